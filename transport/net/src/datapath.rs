@@ -1,0 +1,107 @@
+//! The one trait below which all backends plug in.
+//!
+//! A backend moves bytes and nothing else: it neither parses RoCE nor keeps protocol state. The
+//! engine owns it, calls it from one thread, and in this order: `rx_burst`, then any number of
+//! `tx_begin`/`tx_commit`, then one `tx_flush`. Frames are lent, never given: a slice from
+//! `tx_begin` belongs to the caller until the next call on the port.
+
+use core::time::Duration;
+use std::io;
+
+use xroce_wire::frame::UdpMeta;
+use xroce_wire::newtypes::Gid;
+
+/// What a lent frame starts with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// Ethernet header first: the engine builds and sees L2, IP, UDP.
+    Ethernet,
+    /// BTH first: the kernel owns everything below, the backend reports it in [`UdpMeta`].
+    Udp,
+}
+
+/// What a port can do; fixed for its life.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    /// Which headers are in a frame.
+    pub link: Link,
+    /// IP MTU of the interface, in bytes.
+    pub mtu: usize,
+    /// Bytes of a slice lent by [`Datapath::tx_begin`] (at least mtu plus L2 headers).
+    pub max_frame: usize,
+    /// For messages to people: "AF_XDP eth0 queue 0 (native, copy)".
+    pub name: String,
+}
+
+/// A received frame, lent for the length of one call.
+#[derive(Clone, Copy, Debug)]
+pub enum Rx<'a> {
+    /// An Ethernet frame without FCS; may carry trailing padding.
+    Ethernet(&'a [u8]),
+    /// A UDP payload (BTH .. ICRC) and what the socket said about it.
+    Udp(UdpMeta, &'a [u8]),
+}
+
+/// What a backend without L2 needs to send a frame; Ethernet backends ignore it.
+#[derive(Clone, Copy, Debug)]
+pub struct TxMeta {
+    /// Destination address.
+    pub dst: Gid,
+    /// IPv4 TOS / IPv6 traffic class: DSCP(6) ECN(2).
+    pub tos: u8,
+}
+
+/// Counters of a port since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Frames handed to the engine.
+    pub rx_frames: u64,
+    /// Bytes handed to the engine.
+    pub rx_bytes: u64,
+    /// Frames committed.
+    pub tx_frames: u64,
+    /// Bytes committed.
+    pub tx_bytes: u64,
+    /// Frames the kernel or the ring dropped on receipt, as far as it tells.
+    pub rx_dropped: u64,
+    /// Frames that could not be sent (the kernel refused them).
+    pub tx_dropped: u64,
+    /// Times `tx_begin` had no free frame.
+    pub tx_full: u64,
+    /// System calls made by `rx_burst`, `tx_flush` and `wait`.
+    pub syscalls: u64,
+}
+
+/// A way for frames to come and go.
+pub trait Datapath {
+    /// What this port can do.
+    fn caps(&self) -> &Caps;
+
+    /// Hands up to `budget` received frames to `each`, returns how many. Never blocks.
+    ///
+    /// # Errors
+    /// The device is gone or the socket broken; what is merely congested is `Ok(0)`.
+    fn rx_burst(&mut self, budget: usize, each: &mut impl FnMut(Rx<'_>)) -> io::Result<usize>;
+
+    /// Lends a free frame of `caps().max_frame` bytes with unspecified content, or `None` when
+    /// all are in flight. Not committing it gives it back.
+    fn tx_begin(&mut self) -> Option<&mut [u8]>;
+
+    /// Queues the first `len` bytes of the frame last lent by [`Datapath::tx_begin`].
+    fn tx_commit(&mut self, meta: &TxMeta, len: usize);
+
+    /// Lets the kernel know of everything committed and takes back what it has sent.
+    ///
+    /// # Errors
+    /// As [`Datapath::rx_burst`].
+    fn tx_flush(&mut self) -> io::Result<()>;
+
+    /// Sleeps until something can be received or `timeout` passes (`None`: until then only).
+    ///
+    /// # Errors
+    /// As [`Datapath::rx_burst`].
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Counters so far.
+    fn stats(&mut self) -> PortStats;
+}

@@ -1,0 +1,14 @@
+//! How frames come and go: one trait, [`datapath::Datapath`], and the backends below it.
+//!
+//! * [`sim`]: in-memory network under a virtual clock (delay, loss, duplication, reordering,
+//!   corruption, CE marks), deterministic by seed.
+//! * [`udp`]: plain UDP socket, no privileges.
+//! * [`xdp`] (feature `xdp`): AF_XDP with the program of `xroce-xdp-prog`.
+//! * [`neigh`]: addresses, routes and neighbours from the kernel's tables.
+
+pub mod datapath;
+pub mod neigh;
+pub mod sim;
+pub mod udp;
+#[cfg(feature = "xdp")]
+pub mod xdp;
