@@ -39,7 +39,10 @@ impl Psn {
 
     /// Signed distance from `self` to `other`, -2^23 .. 2^23: how far ahead `other` is.
     #[must_use]
-    #[allow(clippy::cast_possible_wrap, reason = "the serial-number trick: sign of the shifted difference")]
+    #[allow(
+        clippy::cast_possible_wrap,
+        reason = "the serial-number trick: sign of the shifted difference"
+    )]
     pub const fn distance_to(self, other: Self) -> i32 {
         (other.0.wrapping_sub(self.0) << 8) as i32 >> 8
     }
@@ -370,8 +373,13 @@ pub enum PathMtu {
 
 impl PathMtu {
     /// All five, ascending.
-    pub const ALL: [Self; 5] =
-        [Self::Mtu256, Self::Mtu512, Self::Mtu1024, Self::Mtu2048, Self::Mtu4096];
+    pub const ALL: [Self; 5] = [
+        Self::Mtu256,
+        Self::Mtu512,
+        Self::Mtu1024,
+        Self::Mtu2048,
+        Self::Mtu4096,
+    ];
 
     /// Bytes a RoCEv2 packet may add to its payload within the IP MTU: the kernel's CM counts
     /// GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28 and ICRC 4 (`WIRE.md` §1).
@@ -404,7 +412,10 @@ impl PathMtu {
     /// The largest path MTU an IP MTU carries, with the same allowance as Linux `rdma_cm`.
     #[must_use]
     pub fn for_link_mtu(ip_mtu: usize) -> Option<Self> {
-        Self::ALL.into_iter().rev().find(|m| m.bytes() + Self::OVERHEAD <= ip_mtu)
+        Self::ALL
+            .into_iter()
+            .rev()
+            .find(|m| m.bytes() + Self::OVERHEAD <= ip_mtu)
     }
 
     /// PSNs a SEND, WRITE or READ of `len` bytes takes: at least one.
@@ -452,7 +463,10 @@ mod tests {
 
     #[test]
     fn path_mtu_sizes() {
-        assert_eq!(PathMtu::ALL.map(PathMtu::bytes), [256, 512, 1024, 2048, 4096]);
+        assert_eq!(
+            PathMtu::ALL.map(PathMtu::bytes),
+            [256, 512, 1024, 2048, 4096]
+        );
         assert_eq!(PathMtu::for_link_mtu(1500), Some(PathMtu::Mtu1024));
         assert_eq!(PathMtu::for_link_mtu(4191), Some(PathMtu::Mtu2048));
         assert_eq!(PathMtu::for_link_mtu(4192), Some(PathMtu::Mtu4096));
