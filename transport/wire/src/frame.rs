@@ -493,9 +493,8 @@ fn split_vlan(kind: u16, bytes: &[u8]) -> Result<(Option<VlanTci>, u16, &[u8]), 
 /// IPv4 and UDP headers and the UDP payload; the header checksum is left to the caller.
 #[inline]
 fn split_v4(l3: &[u8]) -> Result<(&LowerV4, &[u8]), FrameError> {
-    let (lower, rest) = match LowerV4::ref_from_prefix(l3) {
-        Ok(parts) => parts,
-        Err(_) => return Err(short_v4(l3)),
+    let Ok((lower, rest)) = LowerV4::ref_from_prefix(l3) else {
+        return Err(short_v4(l3));
     };
     if !lower.ip.has_no_options() {
         return Err(FrameError::IpHeader);
@@ -528,9 +527,8 @@ fn short_v4(l3: &[u8]) -> FrameError {
 
 #[inline]
 fn split_v6(l3: &[u8]) -> Result<(Lower<'_>, &[u8]), FrameError> {
-    let (lower, rest) = match LowerV6::ref_from_prefix(l3) {
-        Ok(parts) => parts,
-        Err(_) => return Err(short_v6(l3)),
+    let Ok((lower, rest)) = LowerV6::ref_from_prefix(l3) else {
+        return Err(short_v6(l3));
     };
     if lower.ip.version() != 6 {
         return Err(FrameError::IpHeader);
