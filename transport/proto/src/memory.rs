@@ -1,0 +1,151 @@
+//! The only road from the protocol to payload bytes.
+//!
+//! [`Memory::check_local`] and [`Memory::check_remote`] turn an untrusted key, address and length
+//! into a [`Grant`]; reads and writes consume a grant and an offset into it. A grant outlives a
+//! deregistration only as a value: using it then gives [`Revoked`].
+
+use bitflags::bitflags;
+use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
+
+bitflags! {
+    /// Access rights of a memory region or a QP, with the bits of `ibv_access_flags`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Access: u32 {
+        /// Receives and READ responses may be written here by the own side.
+        const LOCAL_WRITE = 1;
+        /// The peer may WRITE.
+        const REMOTE_WRITE = 1 << 1;
+        /// The peer may READ.
+        const REMOTE_READ = 1 << 2;
+        /// The peer may do atomics.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound.
+        const MW_BIND = 1 << 4;
+        /// Addresses count from zero instead of from the start address.
+        const ZERO_BASED = 1 << 5;
+    }
+}
+
+impl Access {
+    /// Whether a region may be registered so: remote write and atomic need local write (K2).
+    #[must_use]
+    pub const fn is_registrable(self) -> bool {
+        self.contains(Self::LOCAL_WRITE)
+            || !self.intersects(Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC))
+    }
+}
+
+/// Protection domain: keys and QPs work together only within one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Pd(pub u32);
+
+/// Proof of a passed check: `len` bytes at `offset` of one region of one generation.
+///
+/// Made by implementors of [`Memory`] only; the core stores it and hands it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grant {
+    region: u32,
+    generation: u32,
+    offset: u64,
+    len: u32,
+}
+
+impl Grant {
+    /// For implementors of [`Memory`], after their check succeeded.
+    #[must_use]
+    pub const fn issue(region: u32, generation: u32, offset: u64, len: u32) -> Self {
+        Self { region, generation, offset, len }
+    }
+
+    /// A grant of nothing, for zero-length transfers, whose key is not looked at (K3).
+    pub const EMPTY: Self = Self::issue(u32::MAX, 0, 0, 0);
+
+    /// Index of the region in the implementor's table.
+    #[must_use]
+    pub const fn region(&self) -> u32 {
+        self.region
+    }
+
+    /// Generation of the region at the time of the check.
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Byte offset in the region.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes granted.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether nothing is granted.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Why a key was refused, in the order of the checks (K4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// No such key, or one that has been deregistered.
+    #[error("no memory region has this key")]
+    Unknown,
+    /// The region belongs to another protection domain.
+    #[error("the memory region is in another protection domain")]
+    Pd,
+    /// The region does not allow this.
+    #[error("the memory region does not grant this access")]
+    Rights,
+    /// `va .. va + len` is not inside the region.
+    #[error("the address range is not inside the memory region")]
+    Range,
+}
+
+/// The region was deregistered after the check, or the offset left the grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the memory region is gone")]
+pub struct Revoked;
+
+/// Registered memory, as the core sees it.
+pub trait Memory {
+    /// Checks a local key over the whole range.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    fn check_local(&self, pd: Pd, key: LKey, va: Va, len: u32, need: Access)
+    -> Result<Grant, KeyError>;
+
+    /// Checks a remote key over the whole range, for requests that arrived at `qpn`.
+    ///
+    /// # Errors
+    /// The first check that failed.
+    fn check_remote(
+        &self,
+        pd: Pd,
+        qpn: Qpn,
+        key: RKey,
+        va: Va,
+        len: u32,
+        need: Access,
+    ) -> Result<Grant, KeyError>;
+
+    /// Copies `dst.len()` bytes at `offset` of the grant out.
+    ///
+    /// # Errors
+    /// [`Revoked`]; `dst` may then hold anything.
+    fn read(&self, grant: &Grant, offset: u32, dst: &mut [u8]) -> Result<(), Revoked>;
+
+    /// Copies `src` in at `offset` of the grant.
+    ///
+    /// # Errors
+    /// [`Revoked`]; nothing was written then.
+    fn write(&mut self, grant: &Grant, offset: u32, src: &[u8]) -> Result<(), Revoked>;
+}

@@ -1,0 +1,40 @@
+//! Limits and defaults of the core: name, unit, source.
+
+use crate::time::Duration;
+
+/// Longest message, bytes (RETH.dmalen, `WIRE.md` §1).
+pub const MESSAGE_LEN_MAX: u32 = 1 << 31;
+
+/// Most PSNs that may be outstanding: half the serial space less one (`RC.md` §1).
+pub const OUTSTANDING_PSNS_MAX: u32 = (1 << 23) - 1;
+
+/// Request packets in flight per QP unless configured: enough for 1 MB of path MTU 4096, and what
+/// the socket buffers of the UDP backend take. rxe uses 128.
+pub const WINDOW_PSNS_DEFAULT: u32 = 256;
+
+/// A request packet asks for an ACK at least this often inside a train (rxe: 64).
+pub const ACK_REQ_INTERVAL: u16 = 32;
+
+/// SGEs per work request, at most (rxe: 32).
+pub const SGE_MAX: u8 = 32;
+
+/// Bytes of inline data per work request, at most (rxe: 512).
+pub const INLINE_MAX: u32 = 512;
+
+/// Work requests per queue, at most (rxe: 2^20).
+pub const QUEUE_DEPTH_MAX: u32 = 1 << 20;
+
+/// READs and atomics in progress per direction, at most (rxe: 128).
+pub const RD_ATOMIC_MAX: u8 = 128;
+
+/// `rnr_retry` value that means "for ever" (R13).
+pub const RNR_RETRY_INFINITE: u8 = 7;
+
+/// Local ACK timeout `4.096 µs · 2^code`, `None` for code 0, which means "no timeout" (R12).
+#[must_use]
+pub const fn ack_timeout(code: u8) -> Option<Duration> {
+    if code == 0 { None } else { Some(Duration::from_nanos(4096 << (code & 31))) }
+}
+
+const _: () = assert!(WINDOW_PSNS_DEFAULT <= OUTSTANDING_PSNS_MAX);
+const _: () = assert!((ACK_REQ_INTERVAL as u32) < WINDOW_PSNS_DEFAULT);

@@ -1,0 +1,261 @@
+//! Completer: responses to completions (R6 to R14).
+//!
+//! One cursor, the oldest unacknowledged PSN, moves over the WQEs in order: a READ moves it only
+//! by its own responses, everything else by any response at or beyond it.
+
+use xroce_wire::aeth::Aeth;
+use xroce_wire::newtypes::Psn;
+use xroce_wire::opcode::Operation;
+use xroce_wire::packet::Packet;
+use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
+
+use super::report::LastSeen;
+use super::{Cx, Qp, sge};
+use crate::cc::{AckSample, Congestion, CongestionController};
+use crate::memory::Memory;
+use crate::params;
+use crate::recovery::LossSignal;
+use crate::time::{Duration, Instant};
+use crate::wc::{Sink, WcStatus};
+use crate::wr::SendFlags;
+
+impl Qp {
+    #[inline]
+    pub(super) fn handle_response<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) {
+        let psn = pkt.psn();
+        let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
+        if !psn.is_within(self.tx.una_psn, outstanding) {
+            // Never sent, or acknowledged before: no progress, no timer, no completion (R9).
+            self.counters.ghost_responses += 1;
+            return;
+        }
+        let aeth = pkt.aeth();
+        self.cold.last_seen =
+            LastSeen { at: Some(cx.now), psn, syndrome: aeth.map(|a| a.syndrome) };
+        match pkt.info().operation {
+            Operation::Acknowledge => {
+                if let Some(aeth) = aeth {
+                    self.handle_aeth(cx, psn, &aeth);
+                }
+            }
+            Operation::ReadResponse => self.handle_read_response(cx, pkt),
+            _ => self.bad_response(cx),
+        }
+    }
+
+    #[inline]
+    fn handle_aeth<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        psn: Psn,
+        aeth: &Aeth,
+    ) {
+        if let Syndrome::Ack { .. } = aeth.syndrome {
+            self.acknowledge_before(cx, psn.add(1));
+            return;
+        }
+        // Any NAK acknowledges all before it (R7).
+        if !self.acknowledge_before(cx, psn) {
+            return;
+        }
+        match aeth.syndrome {
+            Syndrome::Nak(NakCode::PsnSequence) => {
+                self.counters.seq_naks_in += 1;
+                self.lose(cx, LossSignal::SequenceNak(psn), Congestion::SequenceNak);
+            }
+            Syndrome::RnrNak { timer } => self.handle_rnr_nak(cx, psn, timer),
+            Syndrome::Nak(code) => {
+                let status = match code {
+                    NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+                    NakCode::RemoteAccess => WcStatus::RemAccessErr,
+                    NakCode::RemoteOperational => WcStatus::RemOpErr,
+                    NakCode::PsnSequence | NakCode::InvalidRdRequest => WcStatus::BadRespErr,
+                };
+                self.counters.fatal_naks_in += 1;
+                self.fail_send(cx, self.sq.head, status);
+            }
+            Syndrome::Ack { .. } | Syndrome::Reserved(_) => self.bad_response(cx),
+        }
+    }
+
+    fn handle_rnr_nak<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        psn: Psn,
+        timer: RnrTimer,
+    ) {
+        self.counters.rnr_naks_in += 1;
+        if self.tx.rnr_until != Instant::NEVER {
+            return;
+        }
+        if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
+            if self.tx.rnr_retries_left == 0 {
+                self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
+                return;
+            }
+            self.tx.rnr_retries_left -= 1;
+        }
+        self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
+        // The peer is alive; its wait does not count against retry_cnt (R13).
+        self.tx.ack_deadline = Instant::NEVER;
+        self.recovery.on_progress();
+        self.seek(psn);
+    }
+
+    /// Acknowledges every PSN before `end`. `false` if a READ's response is missing on the way:
+    /// then that loss has been acted upon (R8) and the caller has nothing more to do.
+    #[inline]
+    fn acknowledge_before<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        end: Psn,
+    ) -> bool {
+        let start = self.tx.una_psn;
+        let mut missing = false;
+        while self.tx.una_psn.is_before(end) && self.sq.head != self.sq.started {
+            let wqe = self.sq.wqe(self.sq.head);
+            if wqe.is_read() {
+                missing = true;
+                break;
+            }
+            let next = wqe.first_psn.add(wqe.psns);
+            if end.is_before(next) {
+                self.tx.una_psn = end;
+                break;
+            }
+            self.tx.una_psn = next;
+            self.complete_head(cx.sink, WcStatus::Success);
+        }
+        let acked = start.distance_to(self.tx.una_psn).unsigned_abs();
+        if acked != 0 {
+            self.on_progress(cx, acked);
+        }
+        if missing {
+            self.counters.implied_naks += 1;
+            self.lose(cx, LossSignal::ImpliedNak(self.tx.una_psn), Congestion::SequenceNak);
+        }
+        !missing
+    }
+
+    /// The oldest unacknowledged PSN moved by `acked_packets`.
+    #[inline]
+    fn on_progress<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, acked_packets: u32) {
+        let outstanding = self.tx.is_outstanding();
+        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        self.recovery.on_progress();
+        self.tx.ack_deadline = match self.cold.timeout {
+            Some(timeout) if outstanding && self.tx.rnr_until == Instant::NEVER => {
+                cx.now + timeout
+            }
+            _ => Instant::NEVER,
+        };
+        if self.tx.next_psn.is_before(self.tx.una_psn) {
+            // What was about to be sent again has arrived after all.
+            self.seek(self.tx.una_psn);
+        }
+        self.cc.on_ack(&AckSample { now: cx.now, acked_packets, ecn_marked: false });
+        if self.sq.head == self.sq.started {
+            self.on_all_started_done(cx);
+        }
+    }
+
+    fn on_all_started_done<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        if self.tx.poisoned {
+            self.fail_send(cx, self.sq.head, self.cold.poison_status);
+        } else {
+            self.notify_if_drained(cx.sink);
+        }
+    }
+
+    fn handle_read_response<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) {
+        let psn = pkt.psn();
+        // A response acknowledges everything before it, and proves a loss if a READ is among it.
+        if !self.acknowledge_before(cx, psn_of_read(self, psn)) {
+            return;
+        }
+        if self.sq.head == self.sq.started {
+            return;
+        }
+        let index = self.sq.head;
+        let wqe = *self.sq.wqe(index);
+        if !wqe.is_read() {
+            self.bad_response(cx);
+            return;
+        }
+        if self.tx.una_psn != psn {
+            self.counters.implied_naks += 1;
+            self.lose(cx, LossSignal::ImpliedNak(self.tx.una_psn), Congestion::SequenceNak);
+            return;
+        }
+        let packet = wqe.first_psn.distance_to(psn).unsigned_abs();
+        let offset = packet << self.tx.mtu.shift();
+        let is_last = packet + 1 == wqe.psns;
+        let expected_len = ((wqe.len - offset) as usize).min(self.tx.mtu.bytes());
+        let info = pkt.info();
+        // First and Only answer a request's own start; a late packet of an earlier answer may
+        // stand at that place as Middle or Last, but never at the start of the READ (R10).
+        let starts_ok = if info.starts() {
+            packet == 0 || psn == self.tx.read_start_psn
+        } else {
+            packet != 0
+        };
+        let aeth_ok = pkt.aeth().is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
+        if !starts_ok || info.ends() != is_last || pkt.payload().len() != expected_len || !aeth_ok
+        {
+            self.bad_response(cx);
+            return;
+        }
+        let pd = self.cold.init.pd;
+        if sge::scatter(cx, pd, self.sq.sges(index), offset.into(), pkt.payload()).is_err() {
+            self.fail_send(cx, index, WcStatus::LocProtErr);
+            return;
+        }
+        self.tx.una_psn = psn.add(1);
+        if is_last {
+            self.complete_head(cx.sink, WcStatus::Success);
+        }
+        self.on_progress(cx, 1);
+    }
+
+    /// Retires the oldest WQE; errors are reported even if unsignaled (C2).
+    #[inline]
+    pub(super) fn complete_head(&mut self, sink: &mut impl Sink, status: WcStatus) {
+        let wqe = *self.sq.wqe(self.sq.head);
+        self.sq.head = self.sq.head.wrapping_add(1);
+        if wqe.is_read() {
+            self.tx.reads = self.tx.reads.saturating_sub(1);
+        }
+        let success = status == WcStatus::Success;
+        self.counters.sends_completed += u64::from(success);
+        if !success || wqe.flags.contains(SendFlags::SIGNALED) {
+            let mut wc = self.completion(wqe.wr_id, status, wqe.wc_opcode());
+            wc.byte_len = wqe.len;
+            sink.complete(self.cold.init.send_cq, wc);
+        }
+    }
+
+    fn bad_response<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        self.fail_send(cx, self.sq.head, WcStatus::BadRespErr);
+    }
+}
+
+/// Up to where a READ response at `psn` acknowledges other requests: to the start of the READ it
+/// belongs to.
+fn psn_of_read(qp: &Qp, psn: Psn) -> Psn {
+    match qp.sq.find(psn) {
+        Some(index) if qp.sq.wqe(index).is_read() => {
+            let first = qp.sq.wqe(index).first_psn;
+            if first.is_before(qp.tx.una_psn) { qp.tx.una_psn } else { first }
+        }
+        _ => psn,
+    }
+}

@@ -1,0 +1,140 @@
+//! The cache lines of a QP, pinned in size: a sent packet touches [`TxHot`], a received request
+//! [`RxHot`]; everything else is colder.
+
+use xroce_wire::newtypes::{Msn, PathMtu, Psn, Va};
+use xroce_wire::syndrome::{NakCode, RnrTimer};
+
+use super::QpState;
+use crate::memory::Grant;
+use crate::time::Instant;
+
+/// Requester and completer: one line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct TxHot {
+    /// When the oldest unacknowledged packet is given up waiting for.
+    pub(super) ack_deadline: Instant,
+    /// Nothing is sent before this (RNR NAK); `NEVER`: no wait.
+    pub(super) rnr_until: Instant,
+    /// PSN of the next packet to send; behind `max_psn` while resending.
+    pub(super) next_psn: Psn,
+    /// Oldest PSN not acknowledged.
+    pub(super) una_psn: Psn,
+    /// One past the highest PSN ever sent.
+    pub(super) max_psn: Psn,
+    /// PSN at which the READ being answered was last (re)requested.
+    pub(super) read_start_psn: Psn,
+    /// WQE the next packet belongs to, and which packet of it.
+    pub(super) send_index: u32,
+    pub(super) send_packet: u32,
+    /// Packets sent since one asked for an ACK.
+    pub(super) since_ack_req: u16,
+    /// READs in progress, and how many may be.
+    pub(super) reads: u8,
+    pub(super) max_reads: u8,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    pub(super) mtu: PathMtu,
+    pub(super) state: QpState,
+    /// A WQE that may not be sent: it fails once all before it are done.
+    pub(super) poisoned: bool,
+}
+
+const _: () = assert!(size_of::<TxHot>() == 64);
+
+impl TxHot {
+    pub(super) const fn new() -> Self {
+        Self {
+            ack_deadline: Instant::NEVER,
+            rnr_until: Instant::NEVER,
+            next_psn: Psn::new(0),
+            una_psn: Psn::new(0),
+            max_psn: Psn::new(0),
+            read_start_psn: Psn::new(0),
+            send_index: 0,
+            send_packet: 0,
+            since_ack_req: 0,
+            reads: 0,
+            max_reads: 0,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            mtu: PathMtu::Mtu256,
+            state: QpState::Reset,
+            poisoned: false,
+        }
+    }
+
+    /// Whether a response is awaited.
+    #[inline]
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.una_psn != self.max_psn
+    }
+}
+
+/// What an unfinished incoming message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ongoing {
+    Nothing,
+    Send,
+    Write,
+}
+
+/// What the responder owes the peer; READ responses are in the replay ring and go first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Debt {
+    Nothing,
+    /// A positive ACK up to this PSN.
+    Ack(Psn),
+    /// Sequence error at the expected PSN.
+    SequenceNak,
+    /// Receiver not ready at the expected PSN.
+    RnrNak(RnrTimer),
+    /// Error at this PSN; the QP is in ERR already.
+    FatalNak(NakCode, Psn),
+}
+
+/// Responder: one line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct RxHot {
+    /// Region the WRITE in progress may touch.
+    pub(super) grant: Grant,
+    /// Bytes of the message in progress received so far.
+    pub(super) received: u32,
+    /// Length the WRITE in progress announced.
+    pub(super) write_len: u32,
+    pub(super) expected_psn: Psn,
+    pub(super) msn: Msn,
+    pub(super) debt: Debt,
+    pub(super) ongoing: Ongoing,
+    /// The gap before the expected PSN was reported; silence until it closes.
+    pub(super) nak_sent: bool,
+    /// The peer was told to wait; what follows the refused packet is dropped silently (S6).
+    pub(super) rnr_sent: bool,
+    /// Last PSN of the latest READ, and whether there was one: a re-ACK must not pass it.
+    pub(super) has_read: bool,
+    pub(super) last_read_psn: Psn,
+    /// Remote address of the WRITE in progress, for reports.
+    pub(super) write_va: Va,
+}
+
+const _: () = assert!(size_of::<RxHot>() == 64);
+
+impl RxHot {
+    pub(super) const fn new() -> Self {
+        Self {
+            grant: Grant::EMPTY,
+            received: 0,
+            write_len: 0,
+            expected_psn: Psn::new(0),
+            msn: Msn::new(0),
+            debt: Debt::Nothing,
+            ongoing: Ongoing::Nothing,
+            nak_sent: false,
+            rnr_sent: false,
+            has_read: false,
+            last_read_psn: Psn::new(0),
+            write_va: Va::new(0),
+        }
+    }
+}

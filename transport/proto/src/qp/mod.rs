@@ -1,0 +1,518 @@
+//! A queue pair: its parts and the entry points a driver calls.
+//!
+//! * [`attr`], [`state`]: attributes, states and the modify table,
+//! * `requester`: work requests to packets,
+//! * `completer`: responses to completions,
+//! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
+//! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
+//! * `hot`: layout; [`report`]: what a QP says when it dies.
+
+pub mod attr;
+mod completer;
+mod hot;
+mod replay;
+pub mod report;
+mod requester;
+mod responder;
+mod rq;
+mod sge;
+mod sq;
+pub mod state;
+
+#[cfg(test)]
+mod tests;
+
+use alloc::boxed::Box;
+
+use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Psn, Qpn};
+use xroce_wire::opcode::Service;
+use xroce_wire::packet::Packet;
+use xroce_wire::path::AddressVector;
+use xroce_wire::syndrome::RnrTimer;
+use xroce_wire::template::{HeaderTemplate, Lower};
+
+pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
+use hot::{Debt, RxHot, TxHot};
+use replay::Replay;
+use report::{FailureReport, LastSeen};
+use rq::RecvQueue;
+use sq::SendQueue;
+pub use state::{QpState, QpType};
+
+use crate::cc::{CongestionControl, CongestionController, Fixed};
+use crate::counters::Counters;
+use crate::memory::{Access, Memory};
+use crate::pacer::Pacer;
+use crate::recovery::LossRecovery;
+use crate::reject::Why;
+use crate::time::{Duration, Instant};
+use crate::wc::{Completion, Event, Sink, WcFlags, WcOpcode, WcStatus};
+use crate::wr::{PostError, RecvWr, SendWr};
+
+/// What a driver lends for one call.
+#[derive(Debug)]
+pub struct Cx<'a, M: Memory, S: Sink> {
+    /// The time.
+    pub now: Instant,
+    /// Registered memory.
+    pub mem: &'a mut M,
+    /// Where completions go.
+    pub sink: &'a mut S,
+}
+
+/// Where a packet came from, as the layers below BTH told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    /// Source address.
+    pub src: Gid,
+    /// Destination address.
+    pub dst: Gid,
+    /// Marked Congestion Experienced on the way.
+    pub ce: bool,
+}
+
+/// A packet written by [`Qp::poll_transmit`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transmit {
+    /// Bytes of the frame.
+    pub len: usize,
+    /// Where it goes, for backends without L2.
+    pub dst: Gid,
+    /// Traffic class / TOS byte it carries.
+    pub traffic_class: u8,
+}
+
+/// What is needed rarely: identity, attributes, peer, last words.
+#[derive(Debug)]
+struct Cold {
+    qpn: Qpn,
+    init: QpInit,
+    lower: Lower,
+    access: Access,
+    pkey: PKey,
+    av: AddressVector,
+    dest_qpn: Qpn,
+    timeout: Option<Duration>,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    min_rnr_timer: RnrTimer,
+    notify_drained: bool,
+    /// [`Event::CommEst`] was reported.
+    comm_est: bool,
+    /// What the WQE that cannot be sent will complete with.
+    poison_status: WcStatus,
+    last_seen: LastSeen,
+    failure: Option<FailureReport>,
+}
+
+/// The path before RTR: none.
+const NO_PATH: AddressVector = AddressVector {
+    src: Gid::new([0; 16]),
+    dst: Gid::new([0; 16]),
+    src_mac: MacAddr::new([0; 6]),
+    dst_mac: MacAddr::new([0; 6]),
+    vlan: None,
+    traffic_class: 0,
+    hop_limit: 64,
+    flow_label: 0,
+    src_port: 0,
+};
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    tx: TxHot,
+    rx: RxHot,
+    template: Option<HeaderTemplate>,
+    pacer: Pacer,
+    cc: CongestionControl,
+    recovery: LossRecovery,
+    sq: SendQueue,
+    rq: RecvQueue,
+    replay: Replay,
+    counters: Counters,
+    /// Which half had its turn last: responses and requests alternate.
+    responded_last: bool,
+    cold: Box<Cold>,
+}
+
+impl Qp {
+    /// A queue pair in RESET. `lower` says what a frame starts with.
+    ///
+    /// # Errors
+    /// A capacity out of range or a service that is not implemented.
+    pub fn new(qpn: Qpn, init: QpInit, lower: Lower) -> Result<Self, CreateError> {
+        init.validate()?;
+        Ok(Self {
+            tx: TxHot::new(),
+            rx: RxHot::new(),
+            template: None,
+            pacer: Pacer::default(),
+            cc: CongestionControl::Fixed(Fixed::default()),
+            recovery: LossRecovery::default(),
+            sq: SendQueue::new(&init),
+            rq: RecvQueue::new(&init),
+            replay: Replay::default(),
+            counters: Counters::default(),
+            responded_last: false,
+            cold: Box::new(Cold {
+                qpn,
+                init,
+                lower,
+                access: Access::empty(),
+                pkey: PKey::DEFAULT,
+                av: NO_PATH,
+                dest_qpn: Qpn::new(0),
+                timeout: None,
+                retry_cnt: 0,
+                rnr_retry: 0,
+                min_rnr_timer: RnrTimer::at_least(0),
+                notify_drained: false,
+                comm_est: false,
+                poison_status: WcStatus::LocProtErr,
+                last_seen: LastSeen::default(),
+                failure: None,
+            }),
+        })
+    }
+
+    /// Own number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.cold.qpn
+    }
+
+    /// State.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.tx.state
+    }
+
+    /// What is fixed since creation.
+    #[must_use]
+    pub fn init(&self) -> &QpInit {
+        &self.cold.init
+    }
+
+    /// Path MTU, meaningful from RTR on.
+    #[must_use]
+    pub fn path_mtu(&self) -> PathMtu {
+        self.tx.mtu
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Why the QP went to ERR by itself, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&FailureReport> {
+        self.cold.failure.as_ref()
+    }
+
+    /// Sends posted and not completed.
+    #[must_use]
+    pub fn sends_posted(&self) -> u32 {
+        self.sq.len()
+    }
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_send(&mut self, wr: &SendWr<'_>, sink: &mut impl Sink) -> Result<(), PostError> {
+        let state = self.tx.state;
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
+            return Err(PostError::State(state));
+        }
+        if self.tx.max_reads == 0 && matches!(wr.op, crate::wr::SendOp::Read { .. }) {
+            return Err(PostError::NoRdAtomic);
+        }
+        self.sq.push(wr, self.tx.mtu)?;
+        if state == QpState::Err {
+            self.flush_sends(sink);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    pub fn post_recv(&mut self, wr: &RecvWr<'_>, sink: &mut impl Sink) -> Result<(), PostError> {
+        if self.tx.state == QpState::Reset {
+            return Err(PostError::State(QpState::Reset));
+        }
+        self.rq.push(wr)?;
+        if self.tx.state == QpState::Err {
+            self.flush_recvs(sink);
+        }
+        Ok(())
+    }
+
+    /// Changes state and attributes, or nothing at all.
+    ///
+    /// # Errors
+    /// The first rule broken.
+    pub fn modify(&mut self, attr: &QpAttr, sink: &mut impl Sink) -> Result<(), ModifyError> {
+        let from = self.tx.state;
+        let to = attr.check(self.cold.init.qp_type, from)?;
+        // The template is made first: it is the one step that can still fail.
+        if let Some(av) = &attr.av {
+            let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
+            self.template = Some(HeaderTemplate::new(self.cold.lower, av, dest, self.cold.pkey)?);
+            self.cold.av = *av;
+            self.cold.dest_qpn = dest;
+        }
+        self.apply(attr);
+        self.tx.state = to;
+        match (from, to) {
+            (_, QpState::Reset) => self.reset(),
+            (f, QpState::Err) if f != QpState::Err => self.enter_error(sink),
+            (_, QpState::Sqd) => {
+                self.solicit_ack();
+                self.notify_if_drained(sink);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, attr: &QpAttr) {
+        let cold = &mut *self.cold;
+        if let Some(access) = attr.access {
+            cold.access = access;
+        }
+        if let Some(mtu) = attr.path_mtu {
+            self.tx.mtu = mtu;
+        }
+        if let Some(code) = attr.timeout {
+            cold.timeout = crate::params::ack_timeout(code);
+        }
+        if let Some(n) = attr.retry_cnt {
+            cold.retry_cnt = n;
+            self.tx.retries_left = n;
+        }
+        if let Some(n) = attr.rnr_retry {
+            cold.rnr_retry = n;
+            self.tx.rnr_retries_left = n;
+        }
+        if let Some(timer) = attr.min_rnr_timer {
+            cold.min_rnr_timer = timer;
+        }
+        if let Some(psn) = attr.rq_psn {
+            self.rx.expected_psn = psn;
+        }
+        if let Some(psn) = attr.sq_psn {
+            self.tx.next_psn = psn;
+            self.tx.una_psn = psn;
+            self.tx.max_psn = psn;
+        }
+        if let Some(n) = attr.max_rd_atomic {
+            self.tx.max_reads = n;
+        }
+        if let Some(n) = attr.max_dest_rd_atomic {
+            self.replay = Replay::new(n);
+        }
+        if let Some(notify) = attr.en_sqd_async_notify {
+            cold.notify_drained = notify;
+        }
+        if let Some(cc) = &attr.congestion {
+            self.cc = cc.clone();
+        }
+    }
+
+    /// Back to the state after creation; nothing completes (C4).
+    fn reset(&mut self) {
+        self.tx = TxHot::new();
+        self.rx = RxHot::new();
+        self.template = None;
+        self.pacer = Pacer::default();
+        self.recovery = LossRecovery::default();
+        self.replay = Replay::default();
+        self.sq.clear();
+        self.rq.clear();
+        self.cold.comm_est = false;
+        self.cold.last_seen = LastSeen::default();
+        self.cold.failure = None;
+    }
+
+    /// Feeds a packet whose ICRC was verified and whose destination is this QP.
+    pub fn handle_packet<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        from: &Arrival,
+        pkt: &Packet<'_>,
+    ) {
+        let info = pkt.info();
+        if let Err(why) = self.admit(from, pkt) {
+            debug_assert!(!matches!(why, Why::OutOfSequence));
+            self.counters.discards += 1;
+            return;
+        }
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += pkt.payload().len() as u64;
+        self.counters.ce_marked += u64::from(from.ce);
+        if info.is_request {
+            self.handle_request(cx, pkt);
+        } else {
+            self.handle_response(cx, pkt);
+        }
+    }
+
+    /// The checks of `WIRE.md` §10 that need the QP.
+    fn admit(&self, from: &Arrival, pkt: &Packet<'_>) -> Result<(), Why> {
+        let info = pkt.info();
+        if info.service != Service::Rc {
+            return Err(Why::Service);
+        }
+        let state = self.tx.state;
+        let works = if info.is_request { state.receives() } else { state.sends() };
+        if !works {
+            return Err(Why::State);
+        }
+        if from.src != self.cold.av.dst || from.dst != self.cold.av.src {
+            return Err(Why::Peer);
+        }
+        if !self.cold.pkey.matches(pkt.pkey()) {
+            return Err(Why::PKey);
+        }
+        Ok(())
+    }
+
+    /// Writes the next packet into `frame`, if one may leave now.
+    pub fn poll_transmit<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<Transmit> {
+        // Alternate, so that a long READ answered does not starve own requests or the reverse.
+        self.responded_last = !self.responded_last;
+        let len = if self.responded_last {
+            match self.poll_response(cx, frame) {
+                Some(len) => Some(len),
+                None => self.poll_request(cx, frame),
+            }
+        } else {
+            match self.poll_request(cx, frame) {
+                Some(len) => Some(len),
+                None => self.poll_response(cx, frame),
+            }
+        }?;
+        self.counters.tx_packets += 1;
+        Some(Transmit { len, dst: self.cold.av.dst, traffic_class: self.cold.av.traffic_class })
+    }
+
+    /// Whether [`Qp::poll_transmit`] could give a packet at `now`.
+    #[must_use]
+    pub fn wants_to_send(&self, now: Instant) -> bool {
+        self.owes_response() || self.may_request(now)
+    }
+
+    /// When [`Qp::handle_timeout`] has to be called, or sending becomes possible again.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let mut at = self.tx.ack_deadline.min(self.tx.rnr_until);
+        if self.is_paced() {
+            at = at.min(self.pacer.next());
+        }
+        at.deadline()
+    }
+
+    /// Acts on every deadline that has passed.
+    pub fn handle_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        if self.tx.rnr_until <= cx.now {
+            self.tx.rnr_until = Instant::NEVER;
+        }
+        if self.tx.ack_deadline <= cx.now {
+            self.ack_timeout(cx);
+        }
+    }
+
+    /// Whether only the pacer holds the next request back.
+    fn is_paced(&self) -> bool {
+        let whenever = Instant::from_nanos(u64::MAX - 1);
+        self.cc.rate().is_limited() && self.may_request(whenever)
+    }
+
+    /// To ERR for a reason of this side: nothing is answered any more.
+    fn enter_error(&mut self, sink: &mut impl Sink) {
+        self.rx.debt = Debt::Nothing;
+        self.replay.clear();
+        self.flush(sink);
+    }
+
+    /// To ERR with everything posted flushed. The debts of the responder stay: the peer has to
+    /// hear of its error once.
+    fn flush(&mut self, sink: &mut impl Sink) {
+        self.tx.state = QpState::Err;
+        self.tx.ack_deadline = Instant::NEVER;
+        self.tx.rnr_until = Instant::NEVER;
+        self.flush_sends(sink);
+        self.flush_recvs(sink);
+    }
+
+    fn flush_sends(&mut self, sink: &mut impl Sink) {
+        while !self.sq.is_empty() {
+            let wqe = *self.sq.wqe(self.sq.head);
+            self.sq.head = self.sq.head.wrapping_add(1);
+            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode());
+            sink.complete(self.cold.init.send_cq, wc);
+        }
+        self.sq.started = self.sq.head;
+        self.tx.send_index = self.sq.head;
+        self.tx.send_packet = 0;
+        self.tx.reads = 0;
+        self.tx.una_psn = self.tx.max_psn;
+    }
+
+    fn flush_recvs(&mut self, sink: &mut impl Sink) {
+        while let Some(wqe) = self.rq.pop() {
+            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+            sink.complete(self.cold.init.recv_cq, wc);
+        }
+    }
+
+    fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            flags: WcFlags::empty(),
+            byte_len: 0,
+            qpn: self.cold.qpn,
+            imm: [0; 4],
+        }
+    }
+
+    fn notify_if_drained(&mut self, sink: &mut impl Sink) {
+        if self.tx.state == QpState::Sqd
+            && self.cold.notify_drained
+            && self.sq.head == self.sq.started
+        {
+            self.cold.notify_drained = false;
+            sink.event(self.cold.qpn, Event::SqDrained);
+        }
+    }
+
+    fn owes_response(&self) -> bool {
+        self.rx.debt != Debt::Nothing || self.replay.is_pending()
+    }
+
+    /// PSN the responder expects next.
+    #[must_use]
+    pub fn expected_psn(&self) -> Psn {
+        self.rx.expected_psn
+    }
+
+    /// PSN the next new request packet gets, behind it the oldest unacknowledged one.
+    #[must_use]
+    pub fn send_psns(&self) -> (Psn, Psn) {
+        (self.tx.max_psn, self.tx.una_psn)
+    }
+}
+
+/// Sizes a driver may pin in a test: the QP without its boxed parts.
+pub const QP_SIZE: usize = size_of::<Qp>();

@@ -1,0 +1,181 @@
+//! Responder resources: what READs are being answered, and can be answered again.
+//!
+//! A ring of `max_dest_rd_atomic` entries, each the PSN range and memory range of one READ. A
+//! duplicate finds its entry and rewinds it (S9, S12); a new READ takes over the oldest entry,
+//! and if that is still being answered the peer has exceeded its limit (S11, `CASES.md` 33).
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
+
+use crate::memory::Grant;
+
+/// One READ that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadJob {
+    pub(super) va: Va,
+    pub(super) rkey: RKey,
+    pub(super) len: u32,
+    pub(super) first_psn: Psn,
+    pub(super) psns: u32,
+    pub(super) grant: Grant,
+    /// Index of the next response to send, and where the current (re)request started and ends.
+    next: u32,
+    start: u32,
+    end: u32,
+    /// Byte of the message at which the current (re)request ends.
+    end_byte: u32,
+}
+
+impl ReadJob {
+    pub(super) fn new(
+        va: Va,
+        rkey: RKey,
+        len: u32,
+        first_psn: Psn,
+        mtu: PathMtu,
+        grant: Grant,
+    ) -> Self {
+        let psns = mtu.packets(len);
+        Self { va, rkey, len, first_psn, psns, grant, next: 0, start: 0, end: psns, end_byte: len }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.next != self.end
+    }
+}
+
+/// The next READ response to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Response {
+    pub(super) psn: Psn,
+    pub(super) is_first: bool,
+    pub(super) is_last: bool,
+    pub(super) grant: Grant,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+}
+
+/// Ring of [`ReadJob`]s.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    jobs: Box<[Option<ReadJob>]>,
+    /// Slot the next READ goes to: the oldest.
+    next_slot: usize,
+    pending: u32,
+}
+
+impl Replay {
+    pub(super) fn new(max_dest_rd_atomic: u8) -> Self {
+        Self { jobs: vec![None; max_dest_rd_atomic.into()].into(), next_slot: 0, pending: 0 }
+    }
+
+    /// Owes nothing any more.
+    pub(super) fn clear(&mut self) {
+        self.jobs.fill(None);
+        self.pending = 0;
+    }
+
+    /// Whether responses are owed.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending != 0
+    }
+
+    /// Whether the oldest entry is free to be taken over.
+    pub(super) fn has_room(&self) -> bool {
+        match self.jobs.get(self.next_slot) {
+            None => false,
+            Some(slot) => slot.is_none_or(|job| !job.is_pending()),
+        }
+    }
+
+    /// Takes over the oldest entry; [`Replay::has_room`] was asked before.
+    pub(super) fn push(&mut self, job: ReadJob) {
+        if let Some(slot) = self.jobs.get_mut(self.next_slot) {
+            *slot = Some(job);
+            self.pending += 1;
+            self.next_slot = (self.next_slot + 1) % self.jobs.len();
+        }
+    }
+
+    /// Rewinds the entry a duplicate READ belongs to. `false` if none covers the range asked for:
+    /// the duplicate must then be dropped.
+    pub(super) fn rewind(
+        &mut self,
+        psn: Psn,
+        va: Va,
+        rkey: RKey,
+        len: u32,
+        mtu: PathMtu,
+        recheck: impl FnOnce(&ReadJob) -> Option<Grant>,
+    ) -> bool {
+        let Some(job) = self
+            .jobs
+            .iter_mut()
+            .flatten()
+            .find(|job| psn.is_within(job.first_psn, job.psns))
+        else {
+            return false;
+        };
+        let index = job.first_psn.distance_to(psn).unsigned_abs();
+        let skipped = index << mtu.shift();
+        let same_range = job.va.wrapping_add(skipped.into()) == va
+            && job.rkey == rkey
+            && skipped <= job.len
+            && len <= job.len - skipped
+            && (len != 0 || job.len == 0);
+        if !same_range {
+            return false;
+        }
+        // The memory may have changed hands since: the key is checked again (CASES.md 22).
+        let Some(grant) = recheck(job) else { return false };
+        if !job.is_pending() {
+            self.pending += 1;
+        }
+        job.grant = grant;
+        job.start = index;
+        job.next = index;
+        job.end = index + mtu.packets(len);
+        job.end_byte = skipped + len;
+        true
+    }
+
+    /// The next response of the oldest pending READ, without taking it.
+    pub(super) fn front(&self, mtu: PathMtu) -> Option<Response> {
+        if self.pending == 0 {
+            return None;
+        }
+        let job = self.jobs[self.oldest_pending()?].as_ref()?;
+        let offset = job.next << mtu.shift();
+        #[allow(clippy::cast_possible_truncation, reason = "a path MTU is at most 4096")]
+        let len = (job.end_byte - offset).min(mtu.bytes() as u32);
+        Some(Response {
+            psn: job.first_psn.add(job.next),
+            is_first: job.next == job.start,
+            is_last: job.next + 1 == job.end,
+            grant: job.grant,
+            offset,
+            len,
+        })
+    }
+
+    /// The response of [`Replay::front`] was sent.
+    pub(super) fn advance(&mut self) {
+        let Some(slot) = self.oldest_pending() else { return };
+        if let Some(job) = &mut self.jobs[slot] {
+            job.next += 1;
+            if !job.is_pending() {
+                self.pending -= 1;
+            }
+        }
+    }
+
+    fn oldest_pending(&self) -> Option<usize> {
+        let n = self.jobs.len();
+        (0..n)
+            .map(|i| (self.next_slot + i) % n)
+            .find(|&slot| self.jobs[slot].is_some_and(|job| job.is_pending()))
+    }
+}

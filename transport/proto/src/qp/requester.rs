@@ -1,0 +1,374 @@
+//! Requester: work requests to packets (R1 to R4, R12 to R15).
+//!
+//! The send position is a WQE and a packet of it; going back is arithmetic on PSNs, so nothing is
+//! kept per packet.
+
+use xroce_wire::newtypes::Psn;
+use xroce_wire::opcode::{Opcode, Position, Service};
+use xroce_wire::reth::Reth;
+use xroce_wire::template::Emit;
+
+use super::report::FailureReport;
+use super::sq::Wqe;
+use super::{Cx, Qp, QpState, sge};
+use crate::cc::{Congestion, CongestionController};
+use crate::memory::{Access, KeyError, Memory};
+use crate::params;
+use crate::recovery::LossSignal;
+use crate::time::Instant;
+use crate::wc::{Event, Sink, WcStatus};
+use crate::wr::SendFlags;
+
+impl Qp {
+    /// Whether a request packet may leave at `now`; the WQE itself is looked at last.
+    #[inline]
+    pub(super) fn may_request(&self, now: Instant) -> bool {
+        let tx = &self.tx;
+        if tx.send_index == self.sq.tail || tx.rnr_until != Instant::NEVER {
+            return false;
+        }
+        let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs();
+        if in_flight >= self.cc.window_psns() || !tx.state.sends() {
+            return false;
+        }
+        if self.cc.rate().is_limited() && self.pacer.next() > now {
+            return false;
+        }
+        tx.send_index != self.sq.started || self.may_start(in_flight)
+    }
+
+    /// Whether the next unstarted WQE may begin (R3, R4, SQD).
+    fn may_start(&self, in_flight: u32) -> bool {
+        let tx = &self.tx;
+        if tx.state != QpState::Rts || tx.poisoned {
+            return false;
+        }
+        let wqe = self.sq.wqe(tx.send_index);
+        if wqe.flags.contains(SendFlags::FENCE) && tx.reads != 0 {
+            return false;
+        }
+        !wqe.is_read()
+            || (tx.reads < tx.max_reads.max(1)
+                && in_flight + tx.mtu.packets(wqe.len) <= params::OUTSTANDING_PSNS_MAX)
+    }
+
+    /// Writes the next request packet, if one may leave now.
+    #[inline]
+    pub(super) fn poll_request<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if !self.may_request(cx.now) {
+            return None;
+        }
+        let index = self.tx.send_index;
+        let fresh = index == self.sq.started;
+        if fresh && let Err(status) = self.start(cx, index) {
+            self.poison(cx, status);
+            return None;
+        }
+        let wqe = *self.sq.wqe(index);
+        let packet = self.tx.send_packet;
+        let psn = self.tx.next_psn;
+        let resend = psn.is_before(self.tx.max_psn);
+        let ack_req = wqe.is_read() || self.wants_ack(index, packet + 1 == wqe.psns, resend);
+        let sent = if wqe.is_read() {
+            self.write_read_request(frame, &wqe, packet, psn)
+        } else {
+            self.write_data(cx, frame, index, &wqe, packet, psn, ack_req)
+        };
+        match sent {
+            Ok(len) => {
+                self.on_request_sent(cx.now, &wqe, packet, len?, ack_req);
+                self.counters.retransmits += u64::from(resend);
+                len
+            }
+            Err(_) if fresh => {
+                self.sq.started = index;
+                self.poison(cx, WcStatus::LocProtErr);
+                None
+            }
+            Err(_) => {
+                self.fail_send(cx, index, WcStatus::LocProtErr);
+                None
+            }
+        }
+    }
+
+    /// Gives a WQE its PSNs, after checking what can be checked before its first packet.
+    fn start<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        index: u32,
+    ) -> Result<(), WcStatus> {
+        let wqe = self.sq.wqe(index);
+        let (is_read, psns) = (wqe.is_read(), self.tx.mtu.packets(wqe.len));
+        if is_read && self.tx.max_reads == 0 {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        // The only packet of a message is checked when it is gathered.
+        if is_read || psns > 1 {
+            let need = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
+            sge::check(cx, self.cold.init.pd, self.sq.sges(index), need)
+                .map_err(|_| WcStatus::LocProtErr)?;
+        }
+        let first_psn = self.tx.next_psn;
+        let wqe = self.sq.wqe_mut(index);
+        wqe.first_psn = first_psn;
+        wqe.psns = psns;
+        self.sq.started = index.wrapping_add(1);
+        self.tx.reads += u8::from(is_read);
+        Ok(())
+    }
+
+    /// A READ asks for everything from `packet` on: after a loss only for the rest (R8).
+    fn write_read_request(
+        &mut self,
+        frame: &mut [u8],
+        wqe: &Wqe,
+        packet: u32,
+        psn: Psn,
+    ) -> Result<Option<usize>, KeyError> {
+        let Some(template) = self.template.as_mut() else { return Ok(None) };
+        let emit = Emit {
+            opcode: Opcode::RcReadRequest,
+            psn,
+            ack_req: true,
+            solicited: false,
+            payload_len: 0,
+        };
+        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        let skipped = packet << self.tx.mtu.shift();
+        out.reth(&Reth {
+            va: wqe.va.wrapping_add(skipped.into()),
+            rkey: wqe.rkey,
+            len: wqe.len - skipped,
+        });
+        Ok(Some(out.finish()))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one packet's coordinates, inlined")]
+    #[inline]
+    fn write_data<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+        index: u32,
+        wqe: &Wqe,
+        packet: u32,
+        psn: Psn,
+        ack_req: bool,
+    ) -> Result<Option<usize>, KeyError> {
+        let is_last = packet + 1 == wqe.psns;
+        let position = match (packet == 0, is_last) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        };
+        let imm = wqe.imm;
+        let opcode =
+            Opcode::for_request(Service::Rc, wqe.operation, position, imm.is_some(), false);
+        let offset = u64::from(packet) << self.tx.mtu.shift();
+        let rest = wqe.len as usize - usize::try_from(offset).unwrap_or(usize::MAX);
+        let payload_len = rest.min(self.tx.mtu.bytes());
+        let (Some(opcode), Some(template)) = (opcode, self.template.as_mut()) else {
+            return Ok(None);
+        };
+        let emit = Emit {
+            opcode,
+            psn,
+            ack_req,
+            solicited: is_last && wqe.flags.contains(SendFlags::SOLICITED),
+            payload_len,
+        };
+        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        if opcode.info().reth_offset().is_some() {
+            out.reth(&Reth { va: wqe.va, rkey: wqe.rkey, len: wqe.len });
+        }
+        if is_last && let Some(imm) = imm {
+            out.imm(imm);
+        }
+        if wqe.inline {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            out.payload_mut().copy_from_slice(self.sq.inline(index, at, payload_len));
+        } else {
+            sge::gather(cx, self.cold.init.pd, self.sq.sges(index), offset, out.payload_mut())?;
+        }
+        self.counters.tx_bytes += payload_len as u64;
+        Ok(Some(out.finish()))
+    }
+
+    /// AckReq: whenever the requester is about to wait, and every so often in between (R2).
+    /// Asking at each message would cost an ACK per message; asking at the last of a burst costs
+    /// one per burst.
+    #[inline]
+    fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
+        let tx = &self.tx;
+        let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
+        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.cc.window_psns()
+        {
+            return true;
+        }
+        if !is_last {
+            return false;
+        }
+        let next = index.wrapping_add(1);
+        if resend || next == self.sq.tail || tx.state != QpState::Rts {
+            return true;
+        }
+        let next = self.sq.wqe(next);
+        next.is_read() || next.flags.contains(SendFlags::FENCE)
+    }
+
+    #[inline]
+    fn on_request_sent(
+        &mut self,
+        now: Instant,
+        wqe: &Wqe,
+        packet: u32,
+        len: usize,
+        ack_req: bool,
+    ) {
+        let tx = &mut self.tx;
+        let psn = tx.next_psn;
+        let psns = if wqe.is_read() { wqe.psns - packet } else { 1 };
+        if wqe.is_read() && packet != 0 {
+            tx.read_start_psn = psn;
+        }
+        tx.since_ack_req = if ack_req { 0 } else { tx.since_ack_req + 1 };
+        tx.next_psn = psn.add(psns);
+        tx.send_packet = packet + psns;
+        if tx.send_packet == wqe.psns {
+            tx.send_index = tx.send_index.wrapping_add(1);
+            tx.send_packet = 0;
+        }
+        if tx.max_psn.is_before(tx.next_psn) {
+            tx.max_psn = tx.next_psn;
+        }
+        if tx.ack_deadline == Instant::NEVER
+            && let Some(timeout) = self.cold.timeout
+        {
+            tx.ack_deadline = now + timeout;
+        }
+        self.cc.on_sent(now, len);
+        self.pacer.on_sent(now, len, self.cc.rate());
+    }
+
+    /// Moves the send position to `psn`, which is outstanding or the next new one.
+    pub(super) fn seek(&mut self, psn: Psn) {
+        self.tx.next_psn = psn;
+        match self.sq.find(psn) {
+            Some(index) => {
+                self.tx.send_index = index;
+                self.tx.send_packet =
+                    self.sq.wqe(index).first_psn.distance_to(psn).unsigned_abs();
+            }
+            None => {
+                self.tx.send_index = self.sq.started;
+                self.tx.send_packet = 0;
+            }
+        }
+    }
+
+    /// Sends the last packet again to have everything acknowledged: used when the packets behind
+    /// it, which would have asked, are not going to be sent.
+    pub(super) fn solicit_ack(&mut self) {
+        if self.tx.next_psn == self.tx.max_psn && self.tx.is_outstanding() {
+            let last = self.tx.max_psn.sub(1);
+            // A READ is answered anyway, and its later PSNs cannot be asked for alone.
+            if self.sq.find(last).is_some_and(|i| !self.sq.wqe(i).is_read()) {
+                self.seek(last);
+            }
+        }
+    }
+
+    /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5).
+    fn poison<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, status: WcStatus) {
+        self.tx.poisoned = true;
+        self.cold.poison_status = status;
+        if self.sq.head == self.sq.started {
+            self.fail_send(cx, self.sq.head, status);
+        } else {
+            self.solicit_ack();
+        }
+    }
+
+    /// The timer fired: resend from the oldest unacknowledged PSN (R12).
+    pub(super) fn ack_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        self.tx.ack_deadline = Instant::NEVER;
+        if !self.tx.is_outstanding() {
+            return;
+        }
+        self.counters.timeouts += 1;
+        self.lose(cx, LossSignal::Timeout(self.tx.una_psn), Congestion::Timeout);
+    }
+
+    /// Acts on a loss once, or fails the oldest work request when the retries are used up.
+    pub(super) fn lose<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        signal: LossSignal,
+        congestion: Congestion,
+    ) {
+        // An RNR wait wins over everything (X8, CASES.md 56): it ends in a resend anyway.
+        if self.tx.rnr_until != Instant::NEVER {
+            return;
+        }
+        let Some(psn) = self.recovery.on_loss(signal) else { return };
+        if self.tx.retries_left == 0 {
+            self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
+            return;
+        }
+        self.tx.retries_left -= 1;
+        self.cc.on_congestion(cx.now, congestion);
+        self.seek(psn);
+        self.tx.ack_deadline = match self.cold.timeout {
+            Some(timeout) => cx.now + timeout,
+            None => Instant::NEVER,
+        };
+    }
+
+    /// Completes WQE `index` with `status`, flushes all others and goes to ERR.
+    pub(super) fn fail_send<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        index: u32,
+        status: WcStatus,
+    ) {
+        let wr_id = self.sq.wqe(index).wr_id;
+        self.cold.failure = Some(self.failure_report(cx.now, status, Some(wr_id), false));
+        while self.sq.head != index {
+            self.complete_head(cx.sink, WcStatus::WrFlushErr);
+        }
+        self.complete_head(cx.sink, status);
+        self.enter_error(cx.sink);
+        cx.sink.event(self.cold.qpn, Event::QpFatal);
+    }
+
+    pub(super) fn failure_report(
+        &self,
+        at: Instant,
+        status: WcStatus,
+        wr_id: Option<u64>,
+        by_responder: bool,
+    ) -> FailureReport {
+        FailureReport {
+            qpn: self.cold.qpn,
+            dest_qpn: self.cold.dest_qpn,
+            peer: self.cold.av.dst,
+            at,
+            status,
+            wr_id,
+            last_psn_sent: self.tx.max_psn.sub(1),
+            last_psn_acked: self.tx.una_psn.sub(1),
+            expected_psn: self.rx.expected_psn,
+            retry_cnt: self.cold.retry_cnt,
+            rnr_retry: self.cold.rnr_retry,
+            last_seen: self.cold.last_seen,
+            by_responder,
+            counters: self.counters,
+        }
+    }
+}

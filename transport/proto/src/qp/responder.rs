@@ -1,0 +1,502 @@
+//! Responder: requests to memory operations and debts (S1 to S16).
+//!
+//! [`Qp::step`] is the order of checks of the specification, one function each; a refusal is one
+//! of the three kinds of [`Reject`]. Nothing is sent here: [`Qp::poll_response`] pays later.
+
+use xroce_wire::aeth::Aeth;
+use xroce_wire::newtypes::Psn;
+use xroce_wire::opcode::{Opcode, Operation, OpcodeInfo, Position, Service};
+use xroce_wire::packet::Packet;
+use xroce_wire::reth::Reth;
+use xroce_wire::syndrome::{NakCode, Syndrome};
+use xroce_wire::template::Emit;
+
+use super::hot::{Debt, Ongoing};
+use super::replay::ReadJob;
+use super::{Cx, Qp, QpState, sge};
+use crate::memory::{Access, Grant, Memory};
+use crate::params;
+use crate::reject::{Reject, Why};
+use crate::wc::{Event, Sink, WcFlags, WcOpcode, WcStatus};
+
+const INVALID_REQUEST: Reject = Reject::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+const REMOTE_ACCESS: Reject = Reject::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
+
+impl Qp {
+    #[inline]
+    pub(super) fn handle_request<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) {
+        match self.step(cx, pkt) {
+            Ok(()) => {}
+            Err(Reject::Discard(why)) => match why {
+                Why::OutOfSequence => self.counters.out_of_sequence += 1,
+                Why::Duplicate => {}
+                _ => self.counters.discards += 1,
+            },
+            Err(Reject::Sequence) => {
+                self.counters.out_of_sequence += 1;
+                self.rx.nak_sent = true;
+                self.rx.debt = Debt::SequenceNak;
+            }
+            Err(Reject::Rnr(timer)) => {
+                self.rx.rnr_sent = true;
+                self.rx.debt = Debt::RnrNak(timer);
+            }
+            Err(Reject::Fatal(code, status)) => self.refuse(cx, pkt.info(), code, status),
+        }
+    }
+
+    /// The checks in order (S3), then the operation.
+    #[inline]
+    fn step<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) -> Result<(), Reject> {
+        let ahead = self.rx.expected_psn.distance_to(pkt.psn());
+        if ahead < 0 {
+            return self.duplicate(cx, pkt);
+        }
+        if ahead > 0 {
+            return Err(self.gap());
+        }
+        self.rx.nak_sent = false;
+        if self.tx.state == QpState::Rtr && !self.cold.comm_est {
+            self.cold.comm_est = true;
+            cx.sink.event(self.cold.qpn, Event::CommEst);
+        }
+        let info = pkt.info();
+        self.check_sequence(info)?;
+        self.check_permitted(info)?;
+        self.check_resources(info)?;
+        self.check_length(pkt)?;
+        let grant = self.check_key(cx, pkt)?;
+        self.execute(cx, grant, pkt)?;
+        self.rx.rnr_sent = false;
+        self.acknowledge(pkt);
+        Ok(())
+    }
+
+    /// One NAK per gap, and none while the peer waits for an RNR timer (S1, S6).
+    fn gap(&self) -> Reject {
+        if self.rx.nak_sent || self.rx.rnr_sent {
+            Reject::Discard(Why::OutOfSequence)
+        } else {
+            Reject::Sequence
+        }
+    }
+
+    /// S2: inside a message only its Middle and Last, outside only First and Only.
+    #[inline]
+    fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+        let ongoing = match info.operation {
+            Operation::Send => Ongoing::Send,
+            Operation::Write => Ongoing::Write,
+            _ => Ongoing::Nothing,
+        };
+        let fits = if info.starts() {
+            self.rx.ongoing == Ongoing::Nothing
+        } else {
+            self.rx.ongoing == ongoing
+        };
+        if fits { Ok(()) } else { Err(INVALID_REQUEST) }
+    }
+
+    /// What the QP allows at all; its rights give NAK invalid request, not access error (K4).
+    #[inline]
+    fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+        let access = self.cold.access;
+        let allowed = match info.operation {
+            Operation::Send => !info.has_invalidate(),
+            Operation::Write => access.contains(Access::REMOTE_WRITE),
+            Operation::ReadRequest => access.contains(Access::REMOTE_READ),
+            // Atomics, FLUSH and ATOMIC WRITE are not granted to any QP.
+            _ => false,
+        };
+        if allowed { Ok(()) } else { Err(INVALID_REQUEST) }
+    }
+
+    #[inline]
+    fn check_resources(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+        let needs_receive = match info.operation {
+            Operation::Send => info.starts(),
+            Operation::Write => info.has_imm(),
+            _ => false,
+        };
+        if needs_receive && self.rq.front().is_none() {
+            return Err(Reject::Rnr(self.cold.min_rnr_timer));
+        }
+        if info.operation == Operation::ReadRequest && !self.replay.has_room() {
+            return Err(INVALID_REQUEST);
+        }
+        Ok(())
+    }
+
+    /// S4: position, announced length and padding agree with the payload.
+    #[inline]
+    fn check_length(&self, pkt: &Packet<'_>) -> Result<(), Reject> {
+        let info = pkt.info();
+        let len = pkt.payload().len();
+        let mtu = self.tx.mtu.bytes();
+        let fits = match info.position {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => (1..=mtu).contains(&len),
+            Position::Only => len <= mtu,
+        };
+        let padded = (len + usize::from(pkt.pad())).is_multiple_of(4) && pkt.pad() < 4;
+        if !fits || !padded {
+            return Err(INVALID_REQUEST);
+        }
+        match info.operation {
+            Operation::Write => {
+                let (total, received) = match pkt.reth() {
+                    Some(reth) => (reth.len, 0),
+                    None => (self.rx.write_len, self.rx.received),
+                };
+                let rest = (total - received) as usize;
+                let agrees = if info.ends() { rest == len } else { rest > len };
+                if total > params::MESSAGE_LEN_MAX || !agrees {
+                    return Err(INVALID_REQUEST);
+                }
+            }
+            Operation::ReadRequest => {
+                let total = pkt.reth().map_or(0, |r| r.len);
+                let psns = self.tx.mtu.packets(total);
+                if len != 0
+                    || total > params::MESSAGE_LEN_MAX
+                    || psns > params::OUTSTANDING_PSNS_MAX
+                {
+                    return Err(INVALID_REQUEST);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The whole range once, at the packet that names it; nothing for zero bytes (K3, K4).
+    #[inline]
+    fn check_key<M: Memory, S: Sink>(
+        &self,
+        cx: &Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) -> Result<Grant, Reject> {
+        let Some(reth) = pkt.reth() else { return Ok(self.rx.grant) };
+        let need = if pkt.info().operation == Operation::ReadRequest {
+            Access::REMOTE_READ
+        } else {
+            Access::REMOTE_WRITE
+        };
+        self.grant_for(cx, &reth, need).ok_or(REMOTE_ACCESS)
+    }
+
+    fn grant_for<M: Memory, S: Sink>(
+        &self,
+        cx: &Cx<'_, M, S>,
+        reth: &Reth,
+        need: Access,
+    ) -> Option<Grant> {
+        if reth.len == 0 {
+            return Some(Grant::EMPTY);
+        }
+        let (pd, qpn) = (self.cold.init.pd, self.cold.qpn);
+        cx.mem.check_remote(pd, qpn, reth.rkey, reth.va, reth.len, need).ok()
+    }
+
+    #[inline]
+    fn execute<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        grant: Grant,
+        pkt: &Packet<'_>,
+    ) -> Result<(), Reject> {
+        match pkt.info().operation {
+            Operation::Send => self.execute_send(cx, pkt),
+            Operation::Write => self.execute_write(cx, grant, pkt),
+            Operation::ReadRequest => {
+                self.accept_read(grant, pkt);
+                Ok(())
+            }
+            _ => Err(INVALID_REQUEST),
+        }
+    }
+
+    #[inline]
+    fn execute_send<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) -> Result<(), Reject> {
+        let (info, payload) = (pkt.info(), pkt.payload());
+        if info.starts() {
+            self.rx.received = 0;
+        }
+        let received = self.rx.received;
+        let capacity = self.rq.front().map_or(0, |wqe| wqe.capacity);
+        let end = u64::from(received) + payload.len() as u64;
+        if end > capacity {
+            return Err(Reject::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        let pd = self.cold.init.pd;
+        sge::scatter(cx, pd, self.rq.front_sges(), received.into(), payload)
+            .map_err(|_| Reject::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
+        // A capacity is below 2^37, but a message below 2^32: `end` counts what arrived.
+        self.rx.received = u32::try_from(end)
+            .map_err(|_| Reject::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr))?;
+        self.rx.ongoing = if info.ends() { Ongoing::Nothing } else { Ongoing::Send };
+        if info.ends() {
+            self.complete_receive(cx.sink, pkt, WcOpcode::Recv, self.rx.received);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn execute_write<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        grant: Grant,
+        pkt: &Packet<'_>,
+    ) -> Result<(), Reject> {
+        let (info, payload) = (pkt.info(), pkt.payload());
+        if let Some(reth) = pkt.reth() {
+            self.rx.grant = grant;
+            self.rx.write_len = reth.len;
+            self.rx.write_va = reth.va;
+            self.rx.received = 0;
+        }
+        if !payload.is_empty() {
+            cx.mem.write(&grant, self.rx.received, payload).map_err(|_| REMOTE_ACCESS)?;
+        }
+        // At most MESSAGE_LEN_MAX together: check_length compared it with the announced length.
+        self.rx.received += u32::try_from(payload.len()).unwrap_or(0);
+        self.rx.ongoing = if info.ends() { Ongoing::Nothing } else { Ongoing::Write };
+        if info.ends() && info.has_imm() {
+            self.complete_receive(cx.sink, pkt, WcOpcode::RecvRdmaWithImm, self.rx.write_len);
+        }
+        Ok(())
+    }
+
+    fn accept_read(&mut self, grant: Grant, pkt: &Packet<'_>) {
+        let Some(reth) = pkt.reth() else { return };
+        let mtu = self.tx.mtu;
+        let job = ReadJob::new(reth.va, reth.rkey, reth.len, pkt.psn(), mtu, grant);
+        self.rx.has_read = true;
+        self.rx.last_read_psn = pkt.psn().add(job.psns - 1);
+        self.replay.push(job);
+    }
+
+    fn complete_receive(
+        &mut self,
+        sink: &mut impl Sink,
+        pkt: &Packet<'_>,
+        opcode: WcOpcode,
+        byte_len: u32,
+    ) {
+        let Some(wqe) = self.rq.pop() else { return };
+        let mut wc = self.completion(wqe.wr_id, WcStatus::Success, opcode);
+        wc.byte_len = byte_len;
+        if let Some(imm) = pkt.imm() {
+            wc.imm = imm;
+            wc.flags |= WcFlags::WITH_IMM;
+        }
+        wc.flags.set(WcFlags::SOLICITED, pkt.solicited());
+        self.counters.recvs_completed += 1;
+        sink.complete(self.cold.init.recv_cq, wc);
+    }
+
+    /// Moves the expected PSN on and notes what the peer is owed (S7).
+    #[inline]
+    fn acknowledge(&mut self, pkt: &Packet<'_>) {
+        let (info, psn) = (pkt.info(), pkt.psn());
+        if info.ends() {
+            self.rx.msn = self.rx.msn.next();
+        }
+        if info.operation == Operation::ReadRequest {
+            self.rx.expected_psn = self.rx.last_read_psn.add(1);
+            // The response acknowledges all before it (R6).
+            self.rx.debt = Debt::Nothing;
+            return;
+        }
+        self.rx.expected_psn = psn.add(1);
+        if pkt.ack_req() || matches!(self.rx.debt, Debt::Ack(_)) {
+            self.rx.debt = Debt::Ack(psn);
+        }
+    }
+
+    /// S12: a SEND or WRITE seen before is acknowledged again and not executed; a READ is
+    /// answered again from memory; anything else is dropped. Never a NAK.
+    fn duplicate<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+    ) -> Result<(), Reject> {
+        self.counters.duplicates += 1;
+        let psn = pkt.psn();
+        match pkt.info().operation {
+            Operation::Send | Operation::Write => {
+                // A re-ACK beyond a READ would tell the peer that its response was lost (R8).
+                let passes_read =
+                    self.rx.has_read && !self.rx.last_read_psn.is_before(psn);
+                let acked = if passes_read { psn } else { self.rx.expected_psn.sub(1) };
+                self.rx.debt = match self.rx.debt {
+                    Debt::Nothing => Debt::Ack(acked),
+                    Debt::Ack(owed) if owed.is_before(acked) => Debt::Ack(acked),
+                    debt => debt,
+                };
+                Ok(())
+            }
+            Operation::ReadRequest => {
+                let Some(reth) = pkt.reth() else { return Err(Reject::Discard(Why::Duplicate)) };
+                let mtu = self.tx.mtu;
+                let (pd, qpn, mem) = (self.cold.init.pd, self.cold.qpn, &*cx.mem);
+                let found = self.replay.rewind(psn, reth.va, reth.rkey, reth.len, mtu, |job| {
+                    if job.len == 0 {
+                        return Some(Grant::EMPTY);
+                    }
+                    mem.check_remote(pd, qpn, job.rkey, job.va, job.len, Access::REMOTE_READ).ok()
+                });
+                if found { Ok(()) } else { Err(Reject::Discard(Why::Duplicate)) }
+            }
+            _ => Err(Reject::Discard(Why::Duplicate)),
+        }
+    }
+
+    /// A fatal error of the peer's request: one NAK, the receive in use completes with `status`,
+    /// everything else flushes (S16).
+    fn refuse<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        info: &OpcodeInfo,
+        code: NakCode,
+        status: WcStatus,
+    ) {
+        let psn = self.rx.expected_psn;
+        let uses_receive = self.rx.ongoing == Ongoing::Send
+            || info.operation == Operation::Send
+            || info.has_imm();
+        let claimed = if uses_receive { self.rq.pop() } else { None };
+        let wr_id = claimed.map(|wqe| wqe.wr_id);
+        self.cold.failure = Some(self.failure_report(cx.now, status, wr_id, true));
+        if let Some(wqe) = claimed {
+            let wc = self.completion(wqe.wr_id, status, WcOpcode::Recv);
+            cx.sink.complete(self.cold.init.recv_cq, wc);
+        } else {
+            let event = match code {
+                NakCode::RemoteAccess => Event::QpAccessErr,
+                NakCode::RemoteOperational => Event::QpFatal,
+                _ => Event::QpReqErr,
+            };
+            cx.sink.event(self.cold.qpn, event);
+        }
+        self.flush(cx.sink);
+        // READ responses owed for earlier requests still go first, then the NAK.
+        self.rx.debt = Debt::FatalNak(code, psn);
+    }
+
+    /// Pays one debt: a READ response, else the ACK or NAK owed (S8: in request order).
+    #[inline]
+    pub(super) fn poll_response<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if self.replay.is_pending() {
+            match self.write_read_response(cx, frame) {
+                Ok(len) => return len,
+                Err(psn) => {
+                    // The memory went away in the middle of the answer (CASES.md 26).
+                    self.refuse_read(cx, psn);
+                }
+            }
+        }
+        let (psn, syndrome) = match self.rx.debt {
+            Debt::Nothing => return None,
+            Debt::Ack(psn) => (psn, Syndrome::ACK),
+            Debt::SequenceNak => (self.rx.expected_psn, Syndrome::Nak(NakCode::PsnSequence)),
+            Debt::RnrNak(timer) => (self.rx.expected_psn, Syndrome::RnrNak { timer }),
+            Debt::FatalNak(code, psn) => (psn, Syndrome::Nak(code)),
+        };
+        let len = self.write_acknowledge(frame, psn, syndrome)?;
+        match self.rx.debt {
+            Debt::Nothing | Debt::Ack(_) => self.counters.acks_out += 1,
+            Debt::SequenceNak => self.counters.seq_naks_out += 1,
+            Debt::RnrNak(_) => self.counters.rnr_naks_out += 1,
+            Debt::FatalNak(..) => self.counters.fatal_naks_out += 1,
+        }
+        self.rx.debt = Debt::Nothing;
+        Some(len)
+    }
+
+    #[inline]
+    fn write_acknowledge(
+        &mut self,
+        frame: &mut [u8],
+        psn: Psn,
+        syndrome: Syndrome,
+    ) -> Option<usize> {
+        let emit = Emit {
+            opcode: Opcode::RcAcknowledge,
+            psn,
+            ack_req: false,
+            solicited: false,
+            payload_len: 0,
+        };
+        let mut out = self.template.as_mut()?.start(frame, &emit)?;
+        out.aeth(&Aeth { syndrome, msn: self.rx.msn });
+        Some(out.finish())
+    }
+
+    /// Writes the next READ response; `Err` names the PSN whose memory is gone.
+    fn write_read_response<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Result<Option<usize>, Psn> {
+        let Some(response) = self.replay.front(self.tx.mtu) else { return Ok(None) };
+        let position = match (response.is_first, response.is_last) {
+            (true, true) => Position::Only,
+            (true, false) => Position::First,
+            (false, true) => Position::Last,
+            (false, false) => Position::Middle,
+        };
+        let (Some(opcode), Some(template)) =
+            (Opcode::read_response(Service::Rc, position), self.template.as_mut())
+        else {
+            return Ok(None);
+        };
+        let emit = Emit {
+            opcode,
+            psn: response.psn,
+            ack_req: false,
+            solicited: false,
+            payload_len: response.len as usize,
+        };
+        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        if position != Position::Middle {
+            out.aeth(&Aeth { syndrome: Syndrome::ACK, msn: self.rx.msn });
+        }
+        if response.len != 0 {
+            cx.mem
+                .read(&response.grant, response.offset, out.payload_mut())
+                .map_err(|_| response.psn)?;
+        }
+        let len = out.finish();
+        self.counters.tx_bytes += u64::from(response.len);
+        self.replay.advance();
+        Ok(Some(len))
+    }
+
+    fn refuse_read<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, psn: Psn) {
+        let status = WcStatus::LocAccessErr;
+        if self.tx.state != QpState::Err {
+            self.cold.failure = Some(self.failure_report(cx.now, status, None, true));
+            self.flush(cx.sink);
+            cx.sink.event(self.cold.qpn, Event::QpAccessErr);
+        }
+        self.replay.clear();
+        self.rx.debt = Debt::FatalNak(NakCode::RemoteAccess, psn);
+    }
+}

@@ -1,0 +1,238 @@
+//! The send queue: posted work requests, with the PSNs they were given once started.
+//!
+//! A ring of free-running indices: `head` is the oldest uncompleted WQE, `tail` the next free
+//! slot; WQEs before `started` own PSNs. Go-back-N needs nothing per packet: position, opcode
+//! and addresses follow from a WQE and a PSN (rxe does the same).
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
+use xroce_wire::opcode::Operation;
+
+use super::QpInit;
+use crate::params;
+use crate::wc::WcOpcode;
+use crate::wr::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
+
+/// A posted send work request. 64 bytes: one line per WQE.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Wqe {
+    pub(super) wr_id: u64,
+    /// Remote address of WRITE and READ.
+    pub(super) va: Va,
+    pub(super) rkey: RKey,
+    /// Message length in bytes.
+    pub(super) len: u32,
+    /// PSN of the first packet, valid once started.
+    pub(super) first_psn: Psn,
+    /// PSNs the message takes, valid once started.
+    pub(super) psns: u32,
+    pub(super) imm: Option<[u8; 4]>,
+    pub(super) flags: SendFlags,
+    pub(super) operation: Operation,
+    pub(super) num_sge: u8,
+    pub(super) inline: bool,
+}
+
+const _: () = assert!(size_of::<Wqe>() == 64);
+
+impl Wqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        va: Va::new(0),
+        rkey: RKey::new(0),
+        len: 0,
+        first_psn: Psn::new(0),
+        psns: 0,
+        imm: None,
+        flags: SendFlags::empty(),
+        operation: Operation::Send,
+        num_sge: 0,
+        inline: false,
+    };
+
+    /// PSN of the last packet (or response) of the message.
+    pub(super) fn last_psn(&self) -> Psn {
+        self.first_psn.add(self.psns - 1)
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        self.operation == Operation::ReadRequest
+    }
+
+    pub(super) fn wc_opcode(&self) -> WcOpcode {
+        match self.operation {
+            Operation::ReadRequest => WcOpcode::RdmaRead,
+            Operation::Write => WcOpcode::RdmaWrite,
+            _ => WcOpcode::Send,
+        }
+    }
+}
+
+/// Ring of [`Wqe`]s with their SGEs and inline bytes beside it.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    wqes: Box<[Wqe]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    depth: u32,
+    max_sge: u8,
+    max_inline: u32,
+    pub(super) head: u32,
+    pub(super) started: u32,
+    pub(super) tail: u32,
+}
+
+impl SendQueue {
+    pub(super) fn new(init: &QpInit) -> Self {
+        let slots = init.max_send_wr.next_power_of_two() as usize;
+        let max_sge = usize::from(init.max_send_sge);
+        Self {
+            wqes: vec![Wqe::EMPTY; slots].into(),
+            sges: vec![Sge::default(); slots * max_sge].into(),
+            inline: vec![0; slots * init.max_inline as usize].into(),
+            depth: init.max_send_wr,
+            max_sge: init.max_send_sge,
+            max_inline: init.max_inline,
+            head: 0,
+            started: 0,
+            tail: 0,
+        }
+    }
+
+    /// Work requests posted and not completed.
+    pub(super) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> usize {
+        index as usize & (self.wqes.len() - 1)
+    }
+
+    #[inline]
+    pub(super) fn wqe(&self, index: u32) -> &Wqe {
+        &self.wqes[self.slot(index)]
+    }
+
+    #[inline]
+    pub(super) fn wqe_mut(&mut self, index: u32) -> &mut Wqe {
+        let slot = self.slot(index);
+        &mut self.wqes[slot]
+    }
+
+    #[inline]
+    pub(super) fn sges(&self, index: u32) -> &[Sge] {
+        let slot = self.slot(index);
+        let first = slot * usize::from(self.max_sge);
+        &self.sges[first..first + usize::from(self.wqes[slot].num_sge)]
+    }
+
+    /// Inline bytes `offset .. offset + len` of the message.
+    #[inline]
+    pub(super) fn inline(&self, index: u32, offset: usize, len: usize) -> &[u8] {
+        let first = self.slot(index) * self.max_inline as usize + offset;
+        &self.inline[first..first + len]
+    }
+
+    /// Takes a work request in, or leaves the queue as it was.
+    pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: PathMtu) -> Result<(), PostError> {
+        if self.len() >= self.depth {
+            return Err(PostError::QueueFull { depth: self.depth });
+        }
+        let (operation, va, rkey, imm) = match wr.op {
+            SendOp::Send => (Operation::Send, Va::new(0), RKey::new(0), None),
+            SendOp::SendImm(imm) => (Operation::Send, Va::new(0), RKey::new(0), Some(imm)),
+            SendOp::Write { va, rkey } => (Operation::Write, va, rkey, None),
+            SendOp::WriteImm { va, rkey, imm } => (Operation::Write, va, rkey, Some(imm)),
+            SendOp::Read { va, rkey } => (Operation::ReadRequest, va, rkey, None),
+        };
+        let slot = self.slot(self.tail);
+        let (num_sge, inline, len) = match wr.data {
+            Data::Sges(sges) => (self.store_sges(slot, sges)?, false, total(sges)),
+            Data::Inline(_) if operation == Operation::ReadRequest => {
+                return Err(PostError::InlineRead);
+            }
+            Data::Inline(parts) => (0, true, self.store_inline(slot, parts)?),
+        };
+        let max = message_len_max(mtu);
+        let len = match u32::try_from(len) {
+            Ok(short) if len <= max => short,
+            _ => return Err(PostError::MessageTooLong { given: len, max }),
+        };
+        self.wqes[slot] = Wqe {
+            wr_id: wr.wr_id,
+            va,
+            rkey,
+            len,
+            imm,
+            flags: wr.flags,
+            operation,
+            num_sge,
+            inline,
+            ..Wqe::EMPTY
+        };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn store_sges(&mut self, slot: usize, sges: &[Sge]) -> Result<u8, PostError> {
+        let num_sge = u8::try_from(sges.len()).unwrap_or(u8::MAX);
+        if num_sge > self.max_sge {
+            return Err(PostError::TooManySges { given: sges.len(), max: self.max_sge });
+        }
+        let first = slot * usize::from(self.max_sge);
+        self.sges[first..first + sges.len()].copy_from_slice(sges);
+        Ok(num_sge)
+    }
+
+    fn store_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u64, PostError> {
+        let given: u64 = parts.iter().map(|p| p.len() as u64).sum();
+        if given > u64::from(self.max_inline) {
+            return Err(PostError::InlineTooLong { given, max: self.max_inline });
+        }
+        let mut at = slot * self.max_inline as usize;
+        for part in parts {
+            self.inline[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Ok(given)
+    }
+
+    /// Index of the started WQE that owns `psn`. The caller knows that one does.
+    pub(super) fn find(&self, psn: Psn) -> Option<u32> {
+        let mut index = self.head;
+        while index != self.started {
+            let wqe = self.wqe(index);
+            if psn.is_within(wqe.first_psn, wqe.psns) {
+                return Some(index);
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Forgets everything without completing it (RESET).
+    pub(super) fn clear(&mut self) {
+        self.head = 0;
+        self.started = 0;
+        self.tail = 0;
+    }
+}
+
+/// Sum of lengths; cannot overflow: at most 32 SGEs of 32 bits.
+pub(super) fn total(sges: &[Sge]) -> u64 {
+    sges.iter().map(|s| u64::from(s.len)).sum()
+}
+
+/// Longest message at a path MTU: 2^31, and few enough packets for the PSN space.
+pub(super) const fn message_len_max(mtu: PathMtu) -> u64 {
+    let by_psns = (params::OUTSTANDING_PSNS_MAX as u64) << mtu.shift();
+    if by_psns < params::MESSAGE_LEN_MAX as u64 { by_psns } else { params::MESSAGE_LEN_MAX as u64 }
+}

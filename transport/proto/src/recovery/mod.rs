@@ -1,0 +1,51 @@
+//! Loss recovery: what a NAK, a lost response or a timeout makes the requester send again.
+//!
+//! Recovery sees PSNs and never rates; congestion control sees rates and never PSNs.
+
+mod go_back_n;
+
+pub use go_back_n::GoBackN;
+
+use xroce_wire::newtypes::Psn;
+
+/// What hints at a loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossSignal {
+    /// The responder asked for this PSN (sequence NAK).
+    SequenceNak(Psn),
+    /// A later response arrived while this PSN's is missing.
+    ImpliedNak(Psn),
+    /// Nothing came; this is the oldest unacknowledged PSN.
+    Timeout(Psn),
+}
+
+/// The recoveries, as one value without box or vtable.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum LossRecovery {
+    /// Resend everything from the lost packet on: all that standard peers understand.
+    GoBackN(GoBackN),
+}
+
+impl LossRecovery {
+    /// PSN to resume sending from, or `None` if this signal has been acted upon already.
+    pub fn on_loss(&mut self, signal: LossSignal) -> Option<Psn> {
+        match self {
+            Self::GoBackN(r) => r.on_loss(signal),
+        }
+    }
+
+    /// The oldest unacknowledged PSN moved on.
+    #[inline]
+    pub fn on_progress(&mut self) {
+        match self {
+            Self::GoBackN(r) => r.on_progress(),
+        }
+    }
+}
+
+impl Default for LossRecovery {
+    fn default() -> Self {
+        Self::GoBackN(GoBackN::default())
+    }
+}

@@ -1,0 +1,120 @@
+//! Work completions and where they go.
+
+use bitflags::bitflags;
+use xroce_wire::newtypes::Qpn;
+
+/// Status of a work completion, with the values of `ibv_wc_status`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// `IBV_WC_SUCCESS`.
+    Success = 0,
+    /// `IBV_WC_LOC_LEN_ERR`: a SEND was longer than the receive buffer.
+    LocLenErr = 1,
+    /// `IBV_WC_LOC_QP_OP_ERR`: the work request is inconsistent with the QP.
+    LocQpOpErr = 2,
+    /// `IBV_WC_LOC_PROT_ERR`: a local SGE failed its key check.
+    LocProtErr = 4,
+    /// `IBV_WC_WR_FLUSH_ERR`: the QP was in, or went to, the error state.
+    WrFlushErr = 5,
+    /// `IBV_WC_MW_BIND_ERR`.
+    MwBindErr = 6,
+    /// `IBV_WC_BAD_RESP_ERR`: the peer answered something the request cannot have.
+    BadRespErr = 7,
+    /// `IBV_WC_LOC_ACCESS_ERR`.
+    LocAccessErr = 8,
+    /// `IBV_WC_REM_INV_REQ_ERR`: NAK invalid request.
+    RemInvReqErr = 9,
+    /// `IBV_WC_REM_ACCESS_ERR`: NAK remote access error.
+    RemAccessErr = 10,
+    /// `IBV_WC_REM_OP_ERR`: NAK remote operational error.
+    RemOpErr = 11,
+    /// `IBV_WC_RETRY_EXC_ERR`: no answer, retries used up.
+    RetryExcErr = 12,
+    /// `IBV_WC_RNR_RETRY_EXC_ERR`: the receiver was never ready.
+    RnrRetryExcErr = 13,
+    /// `IBV_WC_FATAL_ERR`.
+    FatalErr = 19,
+    /// `IBV_WC_GENERAL_ERR`.
+    GeneralErr = 21,
+}
+
+/// What completed, with the values of `ibv_wc_opcode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// SEND, with or without immediate.
+    Send = 0,
+    /// RDMA WRITE, with or without immediate.
+    RdmaWrite = 1,
+    /// RDMA READ.
+    RdmaRead = 2,
+    /// A receive filled by a SEND.
+    Recv = 128,
+    /// A receive taken by an RDMA WRITE with immediate.
+    RecvRdmaWithImm = 129,
+}
+
+bitflags! {
+    /// Flags of a work completion: those of `ibv_wc_flags`, and two of our own above them.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct WcFlags: u8 {
+        /// `imm` is valid.
+        const WITH_IMM = 1 << 1;
+        /// The message carried the solicited event bit.
+        const SOLICITED = 1 << 6;
+    }
+}
+
+/// A work completion. In an error only `wr_id`, `status` and `qpn` are valid (C1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// From the work request.
+    pub wr_id: u64,
+    /// Outcome.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Which optional fields are valid.
+    pub flags: WcFlags,
+    /// Bytes received, written by WRITE with immediate, or read.
+    pub byte_len: u32,
+    /// The QP it belongs to.
+    pub qpn: Qpn,
+    /// Immediate data, valid with [`WcFlags::WITH_IMM`].
+    pub imm: [u8; 4],
+}
+
+/// Completion queue handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Cq(pub u32);
+
+/// Affiliated asynchronous events, `ibv_event_type` named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Event {
+    /// `IBV_EVENT_QP_FATAL`: a work request failed and the QP is in error.
+    QpFatal,
+    /// `IBV_EVENT_QP_REQ_ERR`: the peer sent an invalid request.
+    QpReqErr,
+    /// `IBV_EVENT_QP_ACCESS_ERR`: the peer tried to use memory it may not.
+    QpAccessErr,
+    /// `IBV_EVENT_COMM_EST`: first packet in RTR.
+    CommEst,
+    /// `IBV_EVENT_SQ_DRAINED`: SQD has finished what was running.
+    SqDrained,
+    /// `IBV_EVENT_CQ_ERR`: a CQ of the QP overflowed.
+    CqErr,
+}
+
+/// Where the core delivers completions and events.
+pub trait Sink {
+    /// Appends a completion to `cq`. A full queue is the sink's to notice and report: it must not
+    /// lose the fact silently (C7).
+    fn complete(&mut self, cq: Cq, wc: Completion);
+
+    /// Reports an asynchronous event of a QP.
+    fn event(&mut self, qpn: Qpn, event: Event);
+}

@@ -1,0 +1,137 @@
+//! Work requests as the consumer posts them.
+
+use bitflags::bitflags;
+use xroce_wire::newtypes::{LKey, RKey, Va};
+
+/// Scatter/gather element: `len` bytes at `va` of the region with `lkey`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sge {
+    /// Key of the local region.
+    pub lkey: LKey,
+    /// Start address, in the region's address space.
+    pub va: Va,
+    /// Bytes; zero is allowed and its key is not checked (K3).
+    pub len: u32,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SendOp {
+    /// SEND.
+    Send,
+    /// SEND with immediate data.
+    SendImm([u8; 4]),
+    /// RDMA WRITE.
+    Write {
+        /// Remote address.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// RDMA WRITE with immediate data; takes a receive work request of the peer.
+    WriteImm {
+        /// Remote address.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+        /// Immediate data.
+        imm: [u8; 4],
+    },
+    /// RDMA READ.
+    Read {
+        /// Remote address.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+    },
+}
+
+bitflags! {
+    /// Flags of a send work request, with the bits of `ibv_send_flags`.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SendFlags: u32 {
+        /// Wait until all earlier READs and atomics have completed (R4).
+        const FENCE = 1;
+        /// Report success too; errors are always reported (C2).
+        const SIGNALED = 1 << 1;
+        /// Fire a solicited-only notification at the peer.
+        const SOLICITED = 1 << 2;
+    }
+}
+
+/// The local side of a send work request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Data<'a> {
+    /// Registered memory, read when sent (or written by a READ).
+    Sges(&'a [Sge]),
+    /// Bytes copied now, gathered in order; the buffers are free when the post returns (C6).
+    Inline(&'a [&'a [u8]]),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How to do it.
+    pub flags: SendFlags,
+    /// With which bytes.
+    pub data: Data<'a>,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Where a SEND's data goes, in order.
+    pub sges: &'a [Sge],
+}
+
+/// Why a work request was not accepted; the queue is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue holds its full depth.
+    #[error("the queue is full ({depth} work requests); poll completions first")]
+    QueueFull {
+        /// Depth of the queue.
+        depth: u32,
+    },
+    /// Sends need RTS (or SQD, SQE, ERR), receives INIT or later.
+    #[error("work requests are not accepted in state {0:?}")]
+    State(crate::qp::QpState),
+    /// More SGEs than the QP was created for.
+    #[error("{given} SGEs, the queue pair was created for {max}")]
+    TooManySges {
+        /// SGEs in the request.
+        given: usize,
+        /// Limit of the QP.
+        max: u8,
+    },
+    /// More inline bytes than the QP was created for.
+    #[error("{given} inline bytes, the queue pair was created for {max}")]
+    InlineTooLong {
+        /// Bytes in the request.
+        given: u64,
+        /// Limit of the QP.
+        max: u32,
+    },
+    /// The message exceeds what the transport can carry.
+    #[error("message of {given} bytes, the limit is {max} at this path MTU")]
+    MessageTooLong {
+        /// Bytes in the request.
+        given: u64,
+        /// Limit at the path MTU of the QP.
+        max: u64,
+    },
+    /// READs have no inline data.
+    #[error("a READ cannot be inline")]
+    InlineRead,
+    /// READ while the QP allows none (`max_rd_atomic` 0).
+    #[error("READ needs max_rd_atomic of at least 1, it is 0")]
+    NoRdAtomic,
+}
