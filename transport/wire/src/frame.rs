@@ -418,7 +418,7 @@ impl<'a> Frame<'a> {
             (start + 2, 0xff),
             (start + 3, 0xff),
         ];
-        let is_v4 = matches!(self.lower, Lower::V4(_)) || bth - start == size_of::<LowerV4>();
+        let is_v4 = bth - start == size_of::<LowerV4>();
         let ip = if is_v4 { v4 } else { v6 };
         let hop = if is_v4 {
             (start + 8, 0xff)
