@@ -1,0 +1,205 @@
+//! A mapped, sealed memfd: its size cannot change, so no access can fault.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Bytes per library copy.
+///
+/// glibc switches to `rep movsb` at about 2 KiB, which on Zen 3 is 30 times slower when the
+/// destination lies 1 to 31 bytes past the source modulo 4096 (measured: 1400 ns instead of 50 ns
+/// for 4 KiB). Shorter copies stay on the vector path.
+const COPY_CHUNK: usize = 1024;
+
+/// An access outside the region; nothing was copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len} bytes at offset {offset} are not inside a region of {size} bytes")]
+pub struct OutOfRange {
+    /// Offset of the access.
+    pub offset: u64,
+    /// Length of the access.
+    pub len: usize,
+    /// Size of the region.
+    pub size: usize,
+}
+
+/// A mapping and the file behind it.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping is plain memory owned by this value; all access is by raw copies, which
+// allow that other threads and processes write at the same time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap returned and was asked for, and no copy can run:
+        // this was the last owner.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Shared memory; clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Region {
+    mapping: Arc<Mapping>,
+}
+
+impl Region {
+    /// `len` zero bytes in a new memfd, sealed against any change of size.
+    ///
+    /// # Errors
+    /// `len` is 0, or the system has no memory or file descriptor left.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a region of 0 bytes"));
+        }
+        let fd = memfd_create("xroce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, len as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; the file is
+        // sealed at `len` bytes, so that no later access can hit a page that is gone.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0) }?;
+        let base = NonNull::new(base.cast())
+            .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
+        Ok(Self { mapping: Arc::new(Mapping { base, len, fd }) })
+    }
+
+    /// Size in bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.mapping.len
+    }
+
+    /// Never true: a region has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.mapping.len == 0
+    }
+
+    /// Address of the first byte in this process, as a number for peers and keys.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.mapping.base.as_ptr().addr() as u64
+    }
+
+    /// The file, to hand to another process.
+    #[must_use]
+    pub fn fd(&self) -> &OwnedFd {
+        &self.mapping.fd
+    }
+
+    #[inline]
+    fn check(&self, offset: u64, len: usize) -> Result<NonNull<u8>, OutOfRange> {
+        let size = self.mapping.len;
+        let inside = usize::try_from(offset)
+            .ok()
+            .and_then(|start| start.checked_add(len).map(|end| (start, end)))
+            .filter(|&(_, end)| end <= size);
+        let Some((start, _)) = inside else {
+            return Err(OutOfRange { offset, len, size });
+        };
+        // SAFETY: `start` is at most `size`, so the pointer stays inside the mapping or one past.
+        Ok(unsafe { self.mapping.base.add(start) })
+    }
+
+    /// Copies `src` to `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    #[inline]
+    pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<(), OutOfRange> {
+        let mut to = self.check(offset, src.len())?;
+        for chunk in src.chunks(COPY_CHUNK) {
+            // SAFETY: `check` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
+            // private memory and cannot overlap it. Others may write here meanwhile: which bytes
+            // win is theirs to sort out, no reference is ever made.
+            unsafe { to.as_ptr().copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
+            // SAFETY: at most one past the checked range.
+            to = unsafe { to.add(chunk.len()) };
+        }
+        Ok(())
+    }
+
+    /// Copies `dst.len()` bytes at `offset` out.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; `dst` is as before.
+    #[inline]
+    pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), OutOfRange> {
+        let mut from = self.check(offset, dst.len())?;
+        for chunk in dst.chunks_mut(COPY_CHUNK) {
+            // SAFETY: as in `write_at`, the other way.
+            unsafe { from.as_ptr().copy_to_nonoverlapping(chunk.as_mut_ptr(), chunk.len()) };
+            // SAFETY: at most one past the checked range.
+            from = unsafe { from.add(chunk.len()) };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_and_out_over_chunk_borders() {
+        let region = Region::anonymous(10_000).unwrap();
+        let data: Vec<u8> = (0..5000u32).map(|i| (i % 251) as u8).collect();
+        for offset in [0, 1, 31, 1023, 1024, 5000] {
+            region.write_at(offset, &data).unwrap();
+            let mut back = vec![0; data.len()];
+            region.read_at(offset, &mut back).unwrap();
+            assert_eq!(back, data);
+        }
+    }
+
+    #[test]
+    fn the_bounds_hold() {
+        let region = Region::anonymous(100).unwrap();
+        for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 1), (u64::MAX - 3, 8), (99, 2)] {
+            let refused = OutOfRange { offset, len, size: 100 };
+            assert_eq!(region.write_at(offset, &vec![1; len]), Err(refused));
+            let mut out = vec![7; len];
+            assert_eq!(region.read_at(offset, &mut out), Err(refused));
+            assert_eq!(out, vec![7; len]);
+        }
+        region.write_at(100, &[]).unwrap();
+        let mut all = vec![1; 100];
+        region.read_at(0, &mut all).unwrap();
+        assert_eq!(all, vec![0; 100]);
+    }
+
+    #[test]
+    fn the_size_is_sealed() {
+        let region = Region::anonymous(4096).unwrap();
+        assert!(ftruncate(region.fd(), 0).is_err());
+        assert!(ftruncate(region.fd(), 8192).is_err());
+        assert_eq!(Region::anonymous(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn clones_are_the_same_memory() {
+        let a = Region::anonymous(8).unwrap();
+        let b = a.clone();
+        a.write_at(3, &[42]).unwrap();
+        let mut byte = [0];
+        b.read_at(3, &mut byte).unwrap();
+        assert_eq!(byte, [42]);
+        assert_eq!(a.address(), b.address());
+    }
+}
