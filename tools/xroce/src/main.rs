@@ -1,1 +1,83 @@
-fn main() {}
+//! The `xroce` command.
+//!
+//! An error is one line on standard error and a non-zero exit status: 1 for a failure, 2 for
+//! wrong arguments, 130 after Ctrl-C.
+#![forbid(unsafe_code)]
+
+mod decode;
+
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A software RDMA NIC: RoCEv2 over AF_XDP or UDP sockets.
+#[derive(Parser, Debug)]
+#[command(name = "xroce", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Print the RoCE packets of a capture file
+    Decode(decode::DecodeArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
+    // Line buffered, and locked once: rows of `decode` come by the million.
+    let mut out = std::io::stdout().lock();
+    let result = match &cli.command {
+        Command::Decode(args) => decode::run(args, &mut out),
+    };
+    let result = result.and_then(|()| Ok(out.flush()?));
+    let Err(e) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if e.downcast_ref::<std::io::Error>()
+        .is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    {
+        // `xroce … | head`: the reader has what it wanted.
+        return ExitCode::SUCCESS;
+    }
+    complain(&format!("{e:#}"));
+    ExitCode::FAILURE
+}
+
+/// What clap found wrong, in one line; help and version in full.
+fn usage(e: &clap::Error) -> ExitCode {
+    if !e.use_stderr() {
+        // Help that nobody reads is no failure.
+        let _ = e.print();
+        return ExitCode::SUCCESS;
+    }
+    if e.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = e.print();
+        return ExitCode::from(2);
+    }
+    // The first paragraph is what is wrong; usage and hints follow.
+    let text = e.render().to_string();
+    let what = text.split("\n\n").next().unwrap_or(&text);
+    let words: Vec<&str> = what
+        .trim_start_matches("error:")
+        .split_whitespace()
+        .collect();
+    complain(&format!("{} (see \"xroce help\")", words.join(" ")));
+    ExitCode::from(2)
+}
+
+/// One line on standard error.
+fn complain(text: &str) {
+    let line = text
+        .split('\n')
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join(" ");
+    // Where standard error is closed, the exit status still tells.
+    let _ = writeln!(std::io::stderr(), "xroce: {line}");
+}

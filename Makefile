@@ -1,0 +1,69 @@
+# Thin names over cargo. The first two install what they lack (see scripts/setup.sh).
+#
+#   make demo    two software RNICs exchange verified SEND, WRITE and READ
+#   make test    everything that is not a bench
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+CARGO ?= cargo
+# Seeds of a long simulation run, inputs of a long fuzz run.
+SEEDS ?= 1000
+FUZZ_RUNS ?= 10000000
+# Evaluated when a recipe runs, after the set-up: empty, or what leaves AF_XDP out.
+FLAGS = $(shell scripts/features.sh)
+# Members that need clang stay out of a build without AF_XDP.
+WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog)
+
+.PHONY: help setup setup-test build demo test fmt lint doc unit smoke deny bench sim fuzz clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
+
+build: setup ## the xroce command, optimised: target/release/xroce
+	$(CARGO) build --locked --release -p xroce $(FLAGS)
+
+demo: build ## two RNICs in two namespaces (as root), or over UDP on loopback
+	@target/release/xroce demo
+
+test: setup-test fmt lint doc unit ## everything that is not a bench
+
+fmt:
+	$(CARGO) fmt --all --check
+
+lint: setup-test ## clippy, all warnings are errors
+	$(CARGO) clippy --locked $(WORKSPACE) $(FLAGS) --all-targets -- -D warnings
+
+doc: setup-test
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(WORKSPACE) $(FLAGS) --no-deps --quiet
+
+# One build for all: examples in the documentation, the command, the tests. nextest runs each
+# test in a process of its own and keeps those that load the machine apart (.config/nextest.toml);
+# without it `cargo test` does.
+unit: setup-test ## all tests
+	$(CARGO) test --locked $(WORKSPACE) $(FLAGS) --doc --quiet
+	@scripts/decode-smoke.sh $(FLAGS)
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+	    set -x; $(CARGO) nextest run --locked $(WORKSPACE) $(FLAGS); \
+	else \
+	    set -x; $(CARGO) test --locked $(WORKSPACE) $(FLAGS) --all-targets; \
+	fi
+
+deny: ## licences, sources and duplicates of the dependencies (offline)
+	@scripts/deny.sh
+
+bench: setup-test ## criterion benches, and the ratios of docs/performance.md
+	$(CARGO) bench --locked $(WORKSPACE) $(FLAGS)
+
+sim: ## the simulation with SEEDS seeds (1000)
+	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test '*sim*' -- --nocapture
+
+fuzz: ## hostile frames into a live engine, FUZZ_RUNS inputs (10 million)
+	XROCE_FUZZ_RUNS=$(FUZZ_RUNS) $(CARGO) test --locked --release $(FLAGS) --test '*hostile*' -- --nocapture
+
+clean: ## removes what was built
+	$(CARGO) clean

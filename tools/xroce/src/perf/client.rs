@@ -1,0 +1,242 @@
+//! `xroce perf client`: decides what is measured, measures, reports.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use xroce_engine::clock;
+use xroce_net::datapath::Datapath;
+use xroce_proto::time::Duration;
+use xroce_wire::newtypes::PathMtu;
+
+use super::args::ClientArgs;
+use super::channel::{Channel, ChannelError};
+use super::message::{Message, RemoteMemory, check_gid, one_line};
+use super::node::{Flow, Node};
+use super::pattern::Pattern;
+use super::plan::Plan;
+use super::port::{self, Visitor};
+use super::report::{Report, SCHEMA};
+use super::talk::{Talk, listen_only, unexpected};
+use super::traffic::Run;
+use crate::stop;
+
+/// A refused or unanswered connection attempt is given up after this long, so that Ctrl-C works.
+const ATTEMPT: StdDuration = StdDuration::from_millis(500);
+
+/// Runs the command.
+///
+/// # Errors
+/// One line that says what is wrong and what to do.
+pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
+    let plan = args.plan();
+    plan.check()?;
+    let mut channel = connect(args)?;
+    let peer = channel.peer();
+    port::open(&args.port_args, Some(channel.local()), Some(peer.ip()), Client {
+        args,
+        plan: &plan,
+        channel: &mut channel,
+        out,
+    })
+}
+
+/// Opens the side channel.
+fn connect(args: &ClientArgs) -> Result<Channel> {
+    let name = (args.server.as_str(), args.port);
+    let addresses: Vec<SocketAddr> = name
+        .to_socket_addrs()
+        .with_context(|| format!("cannot find the server \"{}\"", one_line(&args.server)))?
+        .collect();
+    let deadline = clock::now() + Duration::from_millis(args.timeout);
+    let mut last = None;
+    for address in addresses {
+        loop {
+            stop::check()?;
+            match TcpStream::connect_timeout(&address, ATTEMPT) {
+                Ok(stream) => return Ok(Channel::new(stream, clock::now())?),
+                Err(e) if e.kind() == std::io::ErrorKind::TimedOut && clock::now() < deadline => {}
+                Err(e) => {
+                    last = Some((address, e));
+                    break;
+                }
+            }
+        }
+    }
+    let Some((address, e)) = last else { bail!("the server \"{}\" has no address", args.server) };
+    Err(match e.kind() {
+        std::io::ErrorKind::ConnectionRefused => anyhow!(
+            "no server at {address}: start \"xroce perf server\" there, or give its --port"
+        ),
+        std::io::ErrorKind::TimedOut => anyhow!(
+            "{address} does not answer within {} s: check the address, the link and firewalls",
+            args.timeout / 1000
+        ),
+        _ => anyhow!("cannot reach {address}: {e}"),
+    })
+}
+
+/// The rest of the work, for whichever port it turns out to be.
+struct Client<'a> {
+    args: &'a ClientArgs,
+    plan: &'a Plan,
+    channel: &'a mut Channel,
+    out: &'a mut dyn Write,
+}
+
+impl Visitor for Client<'_> {
+    fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
+        let result = self.measure(&mut node);
+        if let Err(e) = &result {
+            self.channel.abort(&format!("{e:#}"), clock::now());
+        }
+        let report = result?;
+        self.print(&report)?;
+        match report.mismatches() {
+            0 => Ok(()),
+            n => {
+                let first = report.results.iter().find_map(|r| r.first_mismatch.as_deref());
+                bail!("{n} messages were not what was sent: {}", first.unwrap_or("no details"))
+            }
+        }
+    }
+}
+
+impl Client<'_> {
+    fn measure<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
+        let own_mtu = self.own_path_mtu(node)?;
+        let (server, server_port, path_mtu) = self.introduce(node, own_mtu)?;
+        let gid = check_gid(server, node.local())?;
+        let mut report = Report {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            client_port: node.port_name().to_owned(),
+            server_port,
+            client: node.local().to_string(),
+            server: gid.to_string(),
+            path_mtu: u32::try_from(path_mtu.bytes()).unwrap_or(0),
+            verify: self.plan.verify,
+            results: Vec::new(),
+        };
+        let path = node.path(gid)?;
+        let mut flow = Flow::new(node, self.plan, self.args.port_args.poll)?;
+        let memory = self.exchange_memory(&flow, report.path_mtu)?;
+        flow.set_remote(memory, path_mtu, path);
+        let pattern = Pattern::new(self.plan.sizes.iter().copied().max().unwrap_or(0));
+        let mut talk = Talk::new(flow, self.channel);
+        for (index, step) in (0..).zip(self.plan.steps()) {
+            let outcome = Run::step(&mut talk, &pattern, self.plan, index, step)
+                .with_context(|| step.to_string())?;
+            let counters = talk.flow.counters();
+            report.add(step, self.plan.shape(step), &outcome, counters);
+            talk.flow.end_step();
+            if self.args.progress_json {
+                progress(&step, &report);
+            }
+        }
+        talk.say(&Message::Bye {})?;
+        Ok(report)
+    }
+
+    /// The path MTU this side asks for.
+    fn own_path_mtu<D: Datapath>(&self, node: &Node<D>) -> Result<PathMtu> {
+        let link = node.link_mtu();
+        let largest = PathMtu::for_link_mtu(link);
+        match self.args.mtu.and_then(|m| PathMtu::from_bytes(m as usize)) {
+            Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),
+            Some(asked) => Err(too_large(asked, link, "this side's", node.port_name())),
+            None => largest.ok_or_else(|| too_large(PathMtu::Mtu256, link, "this side's", node.port_name())),
+        }
+    }
+
+    /// Says hello and agrees on the path MTU.
+    fn introduce<D: Datapath>(
+        &mut self,
+        node: &Node<D>,
+        own: PathMtu,
+    ) -> Result<(IpAddr, String, PathMtu)> {
+        let now = clock::now();
+        self.channel.send(
+            &Message::Hello {
+                plan: self.plan.clone(),
+                gid: node.local(),
+                link_mtu: u32::try_from(node.link_mtu()).unwrap_or(u32::MAX),
+                port: node.port_name().to_owned(),
+            },
+            now,
+        )?;
+        let patience = Duration::from_millis(self.args.timeout);
+        let reply = listen_only(self.channel, patience).map_err(|e| match e.downcast() {
+            Ok(ChannelError::Silent(time)) => anyhow!(
+                "{} accepts connections but does not answer within {time}: it may be serving \
+                 another client (try again), or it is not an xroce perf server",
+                self.channel.peer()
+            ),
+            Ok(e) => e.into(),
+            Err(e) => e,
+        })?;
+        let (gid, link_mtu, port) = match reply {
+            Message::Accept { gid, link_mtu, port } => (gid, link_mtu, one_line(&port)),
+            other => return Err(unexpected(&other, "accept")),
+        };
+        let theirs = PathMtu::for_link_mtu(link_mtu as usize);
+        let mtu = match theirs {
+            Some(theirs) if own <= theirs => own,
+            Some(theirs) if self.args.mtu.is_none() => theirs,
+            _ => return Err(too_large(own, link_mtu as usize, "the server's", &port)),
+        };
+        Ok((gid, port, mtu))
+    }
+
+    fn exchange_memory<D: Datapath>(
+        &mut self,
+        flow: &Flow<'_, D>,
+        path_mtu: u32,
+    ) -> Result<RemoteMemory> {
+        let memory = flow.memory();
+        self.channel.send(&Message::Connect { path_mtu, memory }, clock::now())?;
+        match listen_only(self.channel, Channel::usual_silence())? {
+            Message::Connected { memory: theirs } => Ok(theirs.check(memory.len)?),
+            other => Err(unexpected(&other, "connected")),
+        }
+    }
+
+    fn print(&mut self, report: &Report) -> Result<()> {
+        let text = if self.args.json {
+            serde_json::to_string(report)?
+        } else {
+            format!(
+                "{} ({}) -> {} ({}), path MTU {}\n{}",
+                report.client,
+                report.client_port,
+                report.server,
+                report.server_port,
+                report.path_mtu,
+                report.table()
+            )
+        };
+        writeln!(self.out, "{text}").context("cannot write the results")
+    }
+}
+
+fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Error {
+    let needs = asked.bytes() + PathMtu::OVERHEAD;
+    let advice = match PathMtu::for_link_mtu(link) {
+        Some(fits) => format!("use --mtu {} or raise the MTU of the link", fits.bytes()),
+        None => "raise the MTU of the link".to_owned(),
+    };
+    anyhow!(
+        "path MTU {} needs an IP MTU of {needs}, {whose} link ({port}) has {link}: {advice}",
+        asked.bytes()
+    )
+}
+
+/// One line of JSON for a program that watches.
+fn progress(step: &super::plan::Step, report: &Report) {
+    if let Some(row) = report.results.last() {
+        let line = serde_json::json!({ "step": step, "line": row.line() });
+        // Whoever watched may be gone; the results still go to standard output.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}

@@ -1,0 +1,400 @@
+//! Messages of the side channel: what two `xroce perf` tell each other over TCP.
+//!
+//! On the wire: magic (4 bytes), version (u16), reserved zero (u16), length (u32), all big-endian,
+//! then that many bytes of JSON. Nothing a peer says is trusted: the length is checked before a
+//! byte of the body is kept, JSON with unknown fields is refused, and every number is checked by
+//! the method that turns it into one of our types.
+//!
+//! ```text
+//! client                                server
+//! Hello{plan, gid, mtu}        ->
+//!                              <-       Accept{gid, mtu} | Abort{reason}
+//! Connect{path_mtu, memory}    ->
+//!                              <-       Connected{memory}
+//! per step: Start{step, QPs}   ->       makes queue pairs, buffers, receives
+//!                              <-       Ready{QPs}
+//!   per round: (RDMA traffic)
+//!           Sync{round, ...}   ->       compares, prepares the next round
+//!                              <-       Synced{mismatches, counters}
+//! Bye                          ->
+//! ```
+//! Every step has queue pairs of its own: nothing of one measurement lingers in the next.
+//! Either side may send `Abort` at any time, and sends `Heartbeat` when it has nothing to say.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+use xroce_wire::newtypes::{Gid, PathMtu, Psn, Qpn, RKey, Va};
+
+use super::plan::Plan;
+
+/// First bytes of every message.
+pub(crate) const MAGIC: [u8; 4] = *b"XRPF";
+/// Version of the exchange; both sides must have the same.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes before the JSON.
+pub(crate) const HEADER_LEN: usize = 12;
+/// Longest JSON, in bytes: 256 queue pairs take about 10 KB.
+pub(crate) const MAX_BODY: usize = 64 << 10;
+/// Longest text of a peer that is shown, in characters.
+const MAX_TEXT: usize = 300;
+
+/// One message.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Message {
+    /// First word of the client.
+    Hello {
+        /// What to measure.
+        plan: Plan,
+        /// RoCE address of the client.
+        gid: IpAddr,
+        /// IP MTU of the client's link in bytes.
+        link_mtu: u32,
+        /// Name of the client's port, for messages to people.
+        port: String,
+    },
+    /// The server will do it.
+    Accept {
+        /// RoCE address of the server.
+        gid: IpAddr,
+        /// IP MTU of the server's link in bytes.
+        link_mtu: u32,
+        /// Name of the server's port, for messages to people.
+        port: String,
+    },
+    /// What the path carries and what the server may access.
+    Connect {
+        /// Payload bytes per packet.
+        path_mtu: u32,
+        /// The client's memory region.
+        memory: MemoryData,
+    },
+    /// What the client may access.
+    Connected {
+        /// The server's memory region.
+        memory: MemoryData,
+    },
+    /// The next step begins.
+    Start {
+        /// Index in the plan's steps.
+        step: u32,
+        /// The client's queue pairs.
+        qps: Vec<QpData>,
+        /// Messages on each queue pair in the first round, if that is known.
+        messages: Option<u64>,
+    },
+    /// The server is prepared.
+    Ready {
+        /// The server's queue pairs, in the same order.
+        qps: Vec<QpData>,
+    },
+    /// A round has ended: all its messages are completed at the client.
+    Sync {
+        /// Number of the round within the step.
+        round: u64,
+        /// Messages sent on each queue pair in this round.
+        messages: Vec<u64>,
+        /// Messages on each queue pair in the next round; `None` if the step is over.
+        next: Option<u64>,
+    },
+    /// The server's findings.
+    Synced {
+        /// Messages the server compared.
+        verified: u64,
+        /// Messages that were not what the client sent.
+        mismatches: u64,
+        /// The first of them, in words.
+        first: Option<String>,
+        /// What the server counted in this step so far.
+        counters: SideCounters,
+    },
+    /// Still here. Braces: serde would let a variant without them have unknown fields.
+    Heartbeat {},
+    /// The client has finished.
+    Bye {},
+    /// It cannot go on.
+    Abort {
+        /// In words.
+        reason: String,
+    },
+}
+
+impl Message {
+    /// Name for error messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Accept { .. } => "accept",
+            Self::Connect { .. } => "connect",
+            Self::Connected { .. } => "connected",
+            Self::Start { .. } => "start",
+            Self::Ready { .. } => "ready",
+            Self::Sync { .. } => "sync",
+            Self::Synced { .. } => "synced",
+            Self::Heartbeat {} => "heartbeat",
+            Self::Bye {} => "bye",
+            Self::Abort { .. } => "abort",
+        }
+    }
+
+    /// An [`Message::Abort`] whose reason fits.
+    pub(crate) fn abort(reason: &str) -> Self {
+        Self::Abort { reason: one_line(reason) }
+    }
+}
+
+/// Counters of one side over one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SideCounters {
+    /// Request packets sent again.
+    pub retransmissions: u64,
+    /// ACK timeouts.
+    pub timeouts: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks: u64,
+    /// Sequence NAKs sent.
+    pub sequence_naks: u64,
+    /// Packets dropped for their ICRC.
+    pub icrc_errors: u64,
+}
+
+impl SideCounters {
+    /// What was added since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
+            timeouts: self.timeouts.saturating_sub(before.timeouts),
+            rnr_naks: self.rnr_naks.saturating_sub(before.rnr_naks),
+            sequence_naks: self.sequence_naks.saturating_sub(before.sequence_naks),
+            icrc_errors: self.icrc_errors.saturating_sub(before.icrc_errors),
+        }
+    }
+
+    /// The sum of both sides.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            retransmissions: self.retransmissions.saturating_add(other.retransmissions),
+            timeouts: self.timeouts.saturating_add(other.timeouts),
+            rnr_naks: self.rnr_naks.saturating_add(other.rnr_naks),
+            sequence_naks: self.sequence_naks.saturating_add(other.sequence_naks),
+            icrc_errors: self.icrc_errors.saturating_add(other.icrc_errors),
+        }
+    }
+}
+
+/// One queue pair, as it travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QpData {
+    /// Queue pair number.
+    pub qpn: u32,
+    /// First PSN it will send.
+    pub psn: u32,
+}
+
+/// A memory region of one side, as it travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MemoryData {
+    /// Start address.
+    pub va: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+/// A memory region of the peer, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RemoteMemory {
+    /// Start address; adding any offset of the plan does not overflow.
+    pub va: Va,
+    /// Key.
+    pub rkey: RKey,
+}
+
+/// A queue pair of the peer, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RemoteQp {
+    /// Its number.
+    pub qpn: Qpn,
+    /// First PSN it will send.
+    pub psn: Psn,
+}
+
+/// What a peer said cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BadMessage {
+    /// The first bytes are not ours.
+    #[error("the peer is not xroce perf: it sent {0}")]
+    Magic(String),
+    /// Another version of the exchange.
+    #[error("the peer speaks version {0} of the exchange, this is version {VERSION}: use the same xroce on both sides")]
+    Version(u16),
+    /// Reserved bits.
+    #[error("the peer set reserved bits in a message header")]
+    Reserved,
+    /// Too long to be a message.
+    #[error("the peer announced a message of {0} bytes, the limit is {MAX_BODY}")]
+    Length(u32),
+    /// Not JSON, or not one of our messages.
+    #[error("the peer sent a message that cannot be understood: {0}")]
+    Json(String),
+    /// A field that cannot be.
+    #[error("the peer sent an impossible {field}: {value}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// What it said.
+        value: String,
+    },
+}
+
+impl BadMessage {
+    fn field(field: &'static str, value: impl ToString) -> Self {
+        Self::Field { field, value: one_line(&value.to_string()) }
+    }
+}
+
+impl MemoryData {
+    /// Checks every field; `bytes` is what the plan asks for.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub(crate) fn check(&self, bytes: u64) -> Result<RemoteMemory, BadMessage> {
+        if self.len < bytes {
+            return Err(BadMessage::field("length of memory", self.len));
+        }
+        if self.va.checked_add(self.len).is_none() {
+            return Err(BadMessage::field("address of memory", format!("{:#x}", self.va)));
+        }
+        Ok(RemoteMemory { va: Va::new(self.va), rkey: RKey::new(self.rkey) })
+    }
+}
+
+/// Checks the queue pairs of a peer; `count` is what the step asks for.
+///
+/// # Errors
+/// The first field that is out of range.
+pub(crate) fn check_qps(qps: &[QpData], count: u32) -> Result<Vec<RemoteQp>, BadMessage> {
+    if qps.len() != count as usize {
+        return Err(BadMessage::field("number of queue pairs", qps.len()));
+    }
+    let check = |qp: &QpData| {
+        // 0 and 1 are the management QPs, 0xffffff is multicast.
+        if !(2..0x00ff_ffff).contains(&qp.qpn) {
+            return Err(BadMessage::field("queue pair number", format!("{:#x}", qp.qpn)));
+        }
+        if qp.psn > 0x00ff_ffff {
+            return Err(BadMessage::field("packet sequence number", format!("{:#x}", qp.psn)));
+        }
+        Ok(RemoteQp { qpn: Qpn::new(qp.qpn), psn: Psn::new(qp.psn) })
+    };
+    qps.iter().map(check).collect()
+}
+
+/// Checks a path MTU.
+///
+/// # Errors
+/// It is not one of the five.
+pub(crate) fn check_path_mtu(bytes: u32) -> Result<PathMtu, BadMessage> {
+    PathMtu::from_bytes(bytes as usize).ok_or_else(|| BadMessage::field("path MTU", bytes))
+}
+
+/// Checks the RoCE address of a peer against ours.
+///
+/// # Errors
+/// It cannot be sent to from here.
+pub(crate) fn check_gid(theirs: IpAddr, ours: IpAddr) -> Result<Gid, BadMessage> {
+    let theirs = theirs.to_canonical();
+    let bad = theirs.is_unspecified()
+        || theirs.is_multicast()
+        || matches!(theirs, IpAddr::V4(v4) if v4.is_broadcast());
+    if bad || theirs.is_ipv4() != ours.to_canonical().is_ipv4() {
+        return Err(BadMessage::field("RoCE address", format!("{theirs} (this side is {ours})")));
+    }
+    Ok(Gid::from(theirs))
+}
+
+/// Makes a text of a peer fit for one line of a terminal: control characters become spaces, the
+/// length is bounded.
+pub(crate) fn one_line(text: &str) -> String {
+    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    clean.take(MAX_TEXT).collect::<String>().trim().to_owned()
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// The message is too long, which no message of ours is.
+pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, BadMessage> {
+    let body = serde_json::to_vec(message).map_err(|e| BadMessage::Json(e.to_string()))?;
+    let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    if body.len() > MAX_BODY {
+        return Err(BadMessage::Length(len));
+    }
+    let mut out = Vec::with_capacity(HEADER_LEN + body.len());
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_be_bytes());
+    out.extend_from_slice(&[0, 0]);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(&body);
+    Ok(out)
+}
+
+/// Bytes received and not yet understood.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    buf: Vec<u8>,
+}
+
+impl Decoder {
+    /// Appends what was received.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        self.buf.extend_from_slice(bytes);
+    }
+
+    /// Whether part of a message is waiting for the rest.
+    pub(crate) fn is_midway(&self) -> bool {
+        !self.buf.is_empty()
+    }
+
+    /// The next whole message, or `None` until more is fed. Refuses a bad header as soon as the
+    /// bytes that show it are there.
+    ///
+    /// # Errors
+    /// The bytes are not a message; the decoder is of no more use.
+    pub(crate) fn next(&mut self) -> Result<Option<Message>, BadMessage> {
+        let seen = self.buf.len().min(MAGIC.len());
+        if self.buf.get(..seen) != MAGIC.get(..seen) {
+            let start: Vec<u8> = self.buf.iter().copied().take(16).collect();
+            return Err(BadMessage::Magic(format!("\"{}\"", start.escape_ascii())));
+        }
+        let Some(header) = self.buf.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let [_, _, _, _, v0, v1, r0, r1, l0, l1, l2, l3] = *header;
+        let version = u16::from_be_bytes([v0, v1]);
+        if version != VERSION {
+            return Err(BadMessage::Version(version));
+        }
+        if (r0, r1) != (0, 0) {
+            return Err(BadMessage::Reserved);
+        }
+        let len = u32::from_be_bytes([l0, l1, l2, l3]);
+        if len as usize > MAX_BODY {
+            return Err(BadMessage::Length(len));
+        }
+        let end = HEADER_LEN + len as usize;
+        let Some(body) = self.buf.get(HEADER_LEN..end) else { return Ok(None) };
+        let message = serde_json::from_slice(body)
+            .map_err(|e| BadMessage::Json(one_line(&e.to_string())))?;
+        self.buf.drain(..end);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

@@ -1,0 +1,37 @@
+//! `xroce perf`: two processes, one at each end of a path, each with an engine of its own.
+//!
+//! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`message`],
+//! [`channel`]); the data goes over the port under test ([`port`], [`node`]). Engine and test run
+//! in one thread, as an application on a poll-mode stack does.
+
+mod answer;
+pub(crate) mod args;
+mod channel;
+mod client;
+mod message;
+mod node;
+mod pattern;
+pub(crate) mod plan;
+mod port;
+mod raw;
+pub(crate) mod report;
+mod server;
+mod talk;
+mod traffic;
+
+use std::io::Write;
+
+use anyhow::Result;
+
+/// Runs a subcommand.
+///
+/// # Errors
+/// One line that says what is wrong and what to do.
+pub(crate) fn run(command: &args::PerfCommand, out: &mut dyn Write) -> Result<()> {
+    crate::stop::install()?;
+    match command {
+        args::PerfCommand::Server(args) => server::run(args, out),
+        args::PerfCommand::Client(args) => client::run(args, out),
+        args::PerfCommand::Raw(args) => raw::run(args, out),
+    }
+}

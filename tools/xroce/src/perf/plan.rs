@@ -1,0 +1,431 @@
+//! What to measure: operations, tests, sizes and limits, as the client decides them and the
+//! server checks them.
+//!
+//! A plan arrives from an untrusted peer, so [`Plan::check`] bounds every field before anything
+//! is allocated for it; the derived quantities below may then be computed without overflow.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// Largest message, in bytes.
+pub(crate) const MAX_SIZE: u32 = 64 << 20;
+/// Most sizes in one plan.
+const MAX_SIZES: usize = 64;
+/// Most queue pairs in one plan.
+pub(crate) const MAX_QPS: u32 = 256;
+/// Most outstanding messages per queue pair.
+pub(crate) const MAX_DEPTH: u32 = 1024;
+/// Most messages per queue pair and step.
+pub(crate) const MAX_MESSAGES: u64 = 1 << 40;
+/// Longest step, in milliseconds.
+pub(crate) const MAX_MILLIS: u64 = 3_600_000;
+/// Most buffer memory a plan may ask each side for, in bytes.
+pub(crate) const MAX_MEMORY: u64 = 1 << 30;
+/// Outstanding bytes of all queue pairs are capped here, in bytes: more than the product of rate and
+/// round trip adds nothing but cache misses.
+const WINDOW_BYTES: u32 = 4 << 20;
+/// With verification, one round of messages of all queue pairs fills about this much, in bytes: long
+/// against a round trip, short enough to stay in the cache.
+const ROUND_BYTES: u32 = 4 << 20;
+/// Most messages of one verified round per queue pair.
+const ROUND_MESSAGES: u32 = 2048;
+/// Without verification buffers are reused after this many bytes in all.
+const REUSE_BYTES: u32 = 256 << 10;
+/// Slots start at multiples of this, in bytes: one cache line.
+const SLOT_ALIGN: u32 = 64;
+/// Latency is worth a column up to this size, in bytes: above, the transfer time dominates.
+pub(crate) const SMALL_SIZE: u32 = 4096;
+
+/// An RC operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Op {
+    /// RC SEND into posted receives.
+    Send,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA READ.
+    Read,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "SEND",
+            Self::Write => "WRITE",
+            Self::Read => "READ",
+        })
+    }
+}
+
+/// What is measured of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Test {
+    /// Many messages outstanding: messages/s and Gb/s.
+    Bw,
+    /// One message at a time: the round trip of SEND and WRITE answered in kind, or of one READ.
+    Lat,
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bw => "bandwidth",
+            Self::Lat => "latency",
+        })
+    }
+}
+
+/// When a step ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Limit {
+    /// After so many messages per queue pair.
+    Messages(u64),
+    /// After so many milliseconds of measured time.
+    Millis(u64),
+}
+
+/// One measurement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Step {
+    /// Operation.
+    pub op: Op,
+    /// Bandwidth or latency.
+    pub test: Test,
+    /// Message size in bytes.
+    pub size: u32,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of {}", self.op, self.test, size_name(self.size))
+    }
+}
+
+/// The whole job of one client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plan {
+    /// Operations, in this order.
+    pub ops: Vec<Op>,
+    /// Tests of each operation.
+    pub tests: Vec<Test>,
+    /// Message sizes in bytes.
+    pub sizes: Vec<u32>,
+    /// Queue pairs of bandwidth tests.
+    pub qps: u32,
+    /// Outstanding messages per queue pair in bandwidth tests.
+    pub depth: u32,
+    /// End of a bandwidth step.
+    pub bw_limit: Limit,
+    /// End of a latency step.
+    pub lat_limit: Limit,
+    /// Whether every message is compared with what was sent.
+    pub verify: bool,
+    /// Latency steps only up to this size in bytes.
+    pub lat_max_size: u32,
+}
+
+/// A plan that cannot be carried out.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum PlanError {
+    /// A list is empty or too long.
+    #[error("{what}: between 1 and {max} of them, not {got}")]
+    Count {
+        /// Which list.
+        what: &'static str,
+        /// Entries given.
+        got: usize,
+        /// Most entries.
+        max: usize,
+    },
+    /// A number is out of range.
+    #[error("{what} must be between {min} and {max}, not {got}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// The number.
+        got: u64,
+        /// Smallest value.
+        min: u64,
+        /// Largest value.
+        max: u64,
+    },
+    /// Too much buffer memory.
+    #[error(
+        "{qps} queue pairs with messages of {size} need {mib} MiB of buffers, more than {max} MiB: \
+         use fewer --qps, a smaller --depth or smaller --sizes",
+        size = size_name(*size), max = MAX_MEMORY >> 20
+    )]
+    Memory {
+        /// Queue pairs.
+        qps: u32,
+        /// Largest message in bytes.
+        size: u32,
+        /// Buffers in MiB.
+        mib: u64,
+    },
+    /// Nothing is left to do.
+    #[error("nothing to measure: latency tests end at {}, all --sizes are larger", size_name(*max))]
+    Empty {
+        /// Largest size of a latency test in bytes.
+        max: u32,
+    },
+}
+
+impl Plan {
+    /// Checks every field against its limits.
+    ///
+    /// # Errors
+    /// The first field that is out of range.
+    pub(crate) fn check(&self) -> Result<(), PlanError> {
+        count("operations (--op)", self.ops.len(), 3)?;
+        count("tests (--test)", self.tests.len(), 2)?;
+        count("message sizes (--sizes)", self.sizes.len(), MAX_SIZES)?;
+        for &size in &self.sizes {
+            range("a message size", size, 1, MAX_SIZE)?;
+        }
+        range("--qps", self.qps, 1, MAX_QPS)?;
+        range("--depth", self.depth, 1, MAX_DEPTH)?;
+        for limit in [self.bw_limit, self.lat_limit] {
+            match limit {
+                Limit::Messages(n) => range("--messages", n, 1, MAX_MESSAGES)?,
+                Limit::Millis(n) => range("--seconds, in milliseconds,", n, 1, MAX_MILLIS)?,
+            }
+        }
+        let bytes = self.bytes_per_qp() * u64::from(self.qps);
+        if bytes > MAX_MEMORY {
+            let size = self.sizes.iter().copied().max().unwrap_or(0);
+            return Err(PlanError::Memory { qps: self.qps, size, mib: bytes >> 20 });
+        }
+        if self.steps().next().is_none() {
+            return Err(PlanError::Empty { max: self.lat_max_size });
+        }
+        Ok(())
+    }
+
+    /// The measurements in order: by operation, then size, then test.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step> + '_ {
+        self.ops.iter().flat_map(move |&op| {
+            self.sizes.iter().flat_map(move |&size| {
+                self.tests
+                    .iter()
+                    .filter(move |&&t| t == Test::Bw || size <= self.lat_max_size)
+                    .map(move |&test| Step { op, test, size })
+            })
+        })
+    }
+
+    /// How a step uses memory and queues.
+    pub(crate) fn shape(&self, step: Step) -> Shape {
+        let stride = step.size.max(1).next_multiple_of(SLOT_ALIGN);
+        if step.test == Test::Lat {
+            return Shape { qps: 1, depth: 1, slots: 1, stride, round: None };
+        }
+        let share = |bytes: u32| bytes / self.qps.max(1) / stride;
+        let depth = self.depth.min(share(WINDOW_BYTES).max(2));
+        let (slots, round) = if self.verify {
+            let slots = share(ROUND_BYTES).min(ROUND_MESSAGES).max(depth);
+            (slots, Some(slots))
+        } else {
+            (depth.min(share(REUSE_BYTES).max(1)), None)
+        };
+        Shape { qps: self.qps, depth, slots, stride, round }
+    }
+
+    /// Buffer bytes of one queue pair: the most any step uses, for each of the two areas.
+    pub(crate) fn bytes_per_qp(&self) -> u64 {
+        let area = self.steps().map(|s| self.shape(s).area()).max().unwrap_or(0);
+        2 * area
+    }
+
+    /// Most receives outstanding on one queue pair.
+    pub(crate) fn receives(&self) -> u32 {
+        self.steps().map(|s| self.shape(s).receives()).max().unwrap_or(1)
+    }
+}
+
+/// How a step uses the buffers of one queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    /// Queue pairs in use.
+    pub qps: u32,
+    /// Outstanding messages per queue pair.
+    pub depth: u32,
+    /// Message buffers per queue pair, used in turn.
+    pub slots: u32,
+    /// Bytes from one buffer to the next.
+    pub stride: u32,
+    /// Messages per queue pair after which both sides stop and compare; `None` without
+    /// verification.
+    pub round: Option<u32>,
+}
+
+impl Shape {
+    /// Bytes of all slots of one queue pair.
+    pub(crate) fn area(self) -> u64 {
+        u64::from(self.slots) * u64::from(self.stride)
+    }
+
+    /// Offset of the slot of message `n` in the area, in bytes.
+    pub(crate) fn offset(self, n: u64) -> u64 {
+        n % u64::from(self.slots) * u64::from(self.stride)
+    }
+
+    /// Receives kept posted: a round in full, or twice the depth, since the sender goes on as
+    /// soon as the acknowledgement leaves, before the application has posted the next one.
+    pub(crate) fn receives(self) -> u32 {
+        self.round.unwrap_or(2 * self.depth)
+    }
+}
+
+/// "2 B", "64 KB", "1 MB" (powers of 1024).
+pub(crate) fn size_name(bytes: u32) -> String {
+    match bytes {
+        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MB", b >> 20),
+        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{} KB", b >> 10),
+        b => format!("{b} B"),
+    }
+}
+
+/// Parses "64", "64k", "1m" (powers of 1024).
+///
+/// # Errors
+/// A sentence for the user.
+pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower.trim_end_matches('b').trim_end();
+    let (digits, shift) = match lower.strip_suffix(['k', 'm']) {
+        Some(rest) if lower.ends_with('k') => (rest, 10),
+        Some(rest) => (rest, 20),
+        None => (lower, 0),
+    };
+    let n: u64 = digits
+        .trim_end()
+        .parse()
+        .map_err(|_| "a size is a number of bytes like 2, 4096, 64k or 1m".to_owned())?;
+    n.checked_mul(1 << shift)
+        .filter(|n| (1..=u64::from(MAX_SIZE)).contains(n))
+        .and_then(|n| u32::try_from(n).ok())
+        .ok_or_else(|| format!("a size is between 1 byte and {}", size_name(MAX_SIZE)))
+}
+
+/// Parses `all` or a list of sizes separated by commas.
+///
+/// # Errors
+/// A sentence for the user.
+pub(crate) fn parse_sizes(text: &str) -> Result<Vec<u32>, String> {
+    if text.trim() == "all" {
+        return Ok((1..=20).map(|n| 1 << n).collect());
+    }
+    text.split(',').map(parse_size).collect()
+}
+
+fn count(what: &'static str, got: usize, max: usize) -> Result<(), PlanError> {
+    if (1..=max).contains(&got) { Ok(()) } else { Err(PlanError::Count { what, got, max }) }
+}
+
+fn range<T: Into<u64>>(what: &'static str, got: T, min: T, max: T) -> Result<(), PlanError> {
+    let (got, min, max) = (got.into(), min.into(), max.into());
+    if (min..=max).contains(&got) {
+        Ok(())
+    } else {
+        Err(PlanError::Range { what, got, min, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            ops: vec![Op::Send, Op::Write, Op::Read],
+            tests: vec![Test::Bw, Test::Lat],
+            sizes: vec![2, 4096, 1 << 20],
+            qps: 2,
+            depth: 64,
+            bw_limit: Limit::Millis(500),
+            lat_limit: Limit::Messages(1000),
+            verify: true,
+            lat_max_size: SMALL_SIZE,
+        }
+    }
+
+    #[test]
+    fn sizes_parse() {
+        assert_eq!(parse_size("64"), Ok(64));
+        assert_eq!(parse_size("64k"), Ok(65536));
+        assert_eq!(parse_size("1 MB"), Ok(1 << 20));
+        assert!(parse_size("").is_err());
+        assert!(parse_size("0").is_err());
+        assert!(parse_size("-1").is_err());
+        assert!(parse_size("65m").is_err());
+        assert!(parse_size("99999999999999999999m").is_err());
+        assert_eq!(parse_sizes("2,1k"), Ok(vec![2, 1024]));
+        let all = parse_sizes("all").unwrap();
+        assert_eq!((all.len(), all[0], all[19]), (20, 2, 1 << 20));
+    }
+
+    #[test]
+    fn a_good_plan_passes_and_skips_large_latency_steps() {
+        let plan = plan();
+        plan.check().unwrap();
+        assert_eq!(plan.steps().count(), 3 * (3 + 2));
+        let first = plan.steps().next().unwrap();
+        assert_eq!(first, Step { op: Op::Send, test: Test::Bw, size: 2 });
+    }
+
+    #[test]
+    fn every_field_is_bounded() {
+        let bad: [fn(&mut Plan); 12] = [
+            |p| p.ops.clear(),
+            |p| p.ops = vec![Op::Send; 4],
+            |p| p.tests.clear(),
+            |p| p.sizes.clear(),
+            |p| p.sizes = vec![2; 65],
+            |p| p.sizes = vec![0],
+            |p| p.sizes = vec![u32::MAX],
+            |p| p.qps = 0,
+            |p| p.qps = u32::MAX,
+            |p| p.depth = 0,
+            |p| p.depth = u32::MAX,
+            |p| p.bw_limit = Limit::Millis(u64::MAX),
+        ];
+        for (i, spoil) in bad.iter().enumerate() {
+            let mut p = plan();
+            spoil(&mut p);
+            assert!(p.check().is_err(), "case {i}");
+        }
+        let mut p = plan();
+        (p.qps, p.sizes) = (MAX_QPS, vec![MAX_SIZE]);
+        assert!(matches!(p.check(), Err(PlanError::Memory { .. })));
+        let mut p = plan();
+        (p.tests, p.sizes) = (vec![Test::Lat], vec![1 << 20]);
+        assert!(matches!(p.check(), Err(PlanError::Empty { .. })));
+    }
+
+    #[test]
+    fn shapes_hold_what_is_outstanding() {
+        for verify in [false, true] {
+            let plan = Plan { verify, ..plan() };
+            for step in plan.steps() {
+                let s = plan.shape(step);
+                assert!(s.stride >= step.size && s.stride % SLOT_ALIGN == 0);
+                assert!(s.area() * 2 <= plan.bytes_per_qp());
+                assert!(s.offset(u64::MAX) + u64::from(s.stride) <= s.area());
+                assert!(s.receives() >= s.depth && s.receives() <= plan.receives());
+                if let Some(round) = s.round {
+                    // Verified messages must not share a slot within a round.
+                    assert!(round <= s.slots && s.depth <= s.slots);
+                }
+            }
+        }
+    }
+}

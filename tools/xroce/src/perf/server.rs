@@ -1,0 +1,222 @@
+//! `xroce perf server`: does what clients ask, one after another.
+
+use std::io::{ErrorKind, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration as StdDuration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use xroce_engine::clock;
+use xroce_net::datapath::Datapath;
+use xroce_proto::time::Duration;
+use xroce_wire::newtypes::{Gid, PathMtu};
+
+use super::answer::Answer;
+use super::args::{Backend, Poll, ServerArgs};
+use super::channel::Channel;
+use super::message::{Message, check_gid, check_path_mtu, one_line};
+use super::node::{Flow, Node};
+use super::pattern::Pattern;
+use super::plan::Plan;
+use super::port::{self, Visitor};
+use super::talk::{Talk, listen_only, unexpected};
+use crate::stop::{self, Interrupted};
+
+/// Pause between two looks for a client.
+const NAP: StdDuration = StdDuration::from_millis(10);
+/// A client says hello within this time.
+const HELLO: Duration = Duration::from_millis(3_000);
+
+/// Runs the command.
+///
+/// # Errors
+/// One line that says what is wrong and what to do. The misfortune of one client is no error:
+/// it is reported on standard error, and the next one is served.
+pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
+    let listener = listen(args)?;
+    // With an address known beforehand the port opens now, so that what is wrong with it shows
+    // at once. Otherwise each client says by the address it connects to which one to use.
+    let known = args.port_args.local.is_some()
+        || args.port_args.dev.is_some()
+        || args.port_args.backend() == Backend::Xdp;
+    if known {
+        return port::open(&args.port_args, None, None, Server { args, listener: &listener, out });
+    }
+    announce(&listener, "UDP socket, opened for each client", out)?;
+    loop {
+        let stream = accept(&listener)?;
+        let outcome = serve_address(args, stream);
+        if finish(args, outcome)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Serves one client on a port of its own.
+fn serve_address(args: &ServerArgs, stream: TcpStream) -> Result<()> {
+    let mut channel = Channel::new(stream, clock::now())?;
+    let (local, peer) = (channel.local(), channel.peer());
+    let one = OneClient { poll: args.port_args.poll, channel: &mut channel };
+    let result = port::open(&args.port_args, Some(local), None, one);
+    let result = result.with_context(|| format!("client {peer}"));
+    if let Err(e) = &result {
+        channel.abort(&format!("{:#}", e.root_cause()), clock::now());
+    }
+    result
+}
+
+struct OneClient<'a> {
+    poll: Poll,
+    channel: &'a mut Channel,
+}
+
+impl Visitor for OneClient<'_> {
+    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
+        serve(self.poll, &mut node, self.channel)
+    }
+}
+
+/// A server whose port is open for good.
+struct Server<'a> {
+    args: &'a ServerArgs,
+    listener: &'a TcpListener,
+    out: &'a mut dyn Write,
+}
+
+impl Visitor for Server<'_> {
+    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
+        let name = format!("{} as {}", node.port_name(), node.local());
+        announce(self.listener, &name, self.out)?;
+        loop {
+            let stream = accept(self.listener)?;
+            let mut channel = Channel::new(stream, clock::now())?;
+            let outcome = serve(self.args.port_args.poll, &mut node, &mut channel)
+                .with_context(|| format!("client {}", channel.peer()));
+            if finish(self.args, outcome)? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether the server has finished; passes on what ends it.
+fn finish(args: &ServerArgs, outcome: Result<()>) -> Result<bool> {
+    match outcome {
+        Err(e) if args.once || e.is::<Interrupted>() || stop::requested() => Err(e),
+        Err(e) => {
+            // A server whose standard error is gone goes on serving.
+            let _ = writeln!(std::io::stderr(), "xroce: {}", one_line(&format!("{e:#}")));
+            Ok(false)
+        }
+        Ok(()) => Ok(args.once),
+    }
+}
+
+fn listen(args: &ServerArgs) -> Result<TcpListener> {
+    let bound = match args.bind {
+        Some(ip) => TcpListener::bind(SocketAddr::new(ip, args.port)),
+        // A dual-stack socket where there is IPv6.
+        None => TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port))
+            .or_else(|e| match e.kind() {
+                ErrorKind::AddrInUse => Err(e),
+                _ => TcpListener::bind(SocketAddr::new([0, 0, 0, 0].into(), args.port)),
+            }),
+    };
+    let listener = bound.map_err(|e| match e.kind() {
+        ErrorKind::AddrInUse => anyhow!(
+            "TCP port {0} is busy: another xroce perf server may be running, end it or use --port",
+            args.port
+        ),
+        ErrorKind::AddrNotAvailable => anyhow!(
+            "{} is not an address of this machine: see \"ip address\", or leave --bind away",
+            args.bind.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+        ),
+        ErrorKind::PermissionDenied => {
+            anyhow!("listening on TCP port {} needs root: use --port above 1023", args.port)
+        }
+        _ => anyhow!("cannot listen on TCP port {}: {e}", args.port),
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// One line, from which a program that started this one learns the port.
+fn announce(listener: &TcpListener, name: &str, out: &mut dyn Write) -> Result<()> {
+    writeln!(out, "listening on TCP port {}, {name}", listener.local_addr()?.port())?;
+    out.flush().context("cannot write to standard output")
+}
+
+fn accept(listener: &TcpListener) -> Result<TcpStream> {
+    loop {
+        stop::check()?;
+        match listener.accept() {
+            Ok((stream, _)) => return Ok(stream),
+            Err(e) => match e.kind() {
+                // A client that hung up while it waited in line is no concern of ours.
+                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
+                    std::thread::sleep(NAP);
+                }
+                _ => bail!("cannot accept clients: {e}"),
+            },
+        }
+    }
+}
+
+/// One client from hello to bye.
+fn serve<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> Result<()> {
+    let result = converse(poll, node, channel);
+    if let Err(e) = &result {
+        channel.abort(&format!("{e:#}"), clock::now());
+    }
+    result
+}
+
+fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> Result<()> {
+    let (plan, peer) = greet(node, channel)?;
+    let (path_mtu, memory) = match listen_only(channel, Channel::usual_silence())? {
+        Message::Connect { path_mtu, memory } => (check_path_mtu(path_mtu)?, memory),
+        other => return Err(unexpected(&other, "connect")),
+    };
+    if PathMtu::for_link_mtu(node.link_mtu()).is_none_or(|largest| path_mtu > largest) {
+        bail!("path MTU {} does not fit this side's link", path_mtu.bytes());
+    }
+    let path = node.path(peer)?;
+    let mut flow = Flow::new(node, &plan, poll)?;
+    let own = flow.memory();
+    flow.set_remote(memory.check(own.len)?, path_mtu, path);
+    let mut talk = Talk::new(flow, channel);
+    talk.say(&Message::Connected { memory: own })?;
+    let pattern = Pattern::new(plan.sizes.iter().copied().max().unwrap_or(0));
+    let steps: Vec<_> = plan.steps().collect();
+    loop {
+        match talk.listen()? {
+            Message::Bye {} => return Ok(()),
+            Message::Start { step: index, qps, messages } => {
+                let step = *steps
+                    .get(index as usize)
+                    .ok_or_else(|| anyhow!("the plan has no step {index}"))?;
+                // The queue pairs of the step before went on answering until now.
+                talk.flow.end_step();
+                Answer::step(&mut talk, &pattern, &plan, (index, step), &qps, messages)
+                    .with_context(|| step.to_string())?;
+            }
+            other => return Err(unexpected(&other, "start")),
+        }
+    }
+}
+
+/// Hears what the client wants and agrees.
+fn greet<D: Datapath>(node: &Node<D>, channel: &mut Channel) -> Result<(Plan, Gid)> {
+    let (plan, gid) = match listen_only(channel, HELLO)? {
+        Message::Hello { plan, gid, .. } => (plan, gid),
+        other => return Err(unexpected(&other, "hello")),
+    };
+    plan.check()?;
+    let peer = check_gid(gid, node.local())?;
+    let accept = Message::Accept {
+        gid: node.local(),
+        link_mtu: u32::try_from(node.link_mtu()).unwrap_or(u32::MAX),
+        port: node.port_name().to_owned(),
+    };
+    channel.send(&accept, clock::now())?;
+    Ok((plan, peer))
+}
