@@ -52,7 +52,7 @@ pub enum FrameError {
     /// IPv4 header checksum wrong.
     #[error("IPv4 header checksum wrong")]
     IpChecksum,
-    /// A fragment; RoCE must not be fragmented.
+    /// A first fragment; RoCE must not be fragmented. Later ones show no port: `NotRoce`.
     #[error("IP fragment")]
     Fragment,
     /// IP and UDP lengths contradict each other or exceed the frame.
@@ -496,15 +496,11 @@ fn split_v4(l3: &[u8]) -> Result<(&LowerV4, &[u8]), FrameError> {
     let Ok((lower, rest)) = LowerV4::ref_from_prefix(l3) else {
         return Err(short_v4(l3));
     };
-    if !lower.ip.has_no_options() {
-        return Err(FrameError::IpHeader);
-    }
     if lower.ip.protocol() != PROTO_UDP {
         return Err(FrameError::NotRoce);
     }
-    if lower.ip.is_fragment() {
-        // The ports are only in the first fragment, so others cannot be told from foreign traffic.
-        return Err(FrameError::Fragment);
+    if !lower.ip.has_no_options() || lower.ip.is_fragment() {
+        return Err(odd_v4(lower, l3));
     }
     if lower.udp.dst_port() != ROCE_PORT {
         return Err(FrameError::NotRoce);
@@ -516,11 +512,27 @@ fn split_v4(l3: &[u8]) -> Result<(&LowerV4, &[u8]), FrameError> {
     Ok((lower, udp_payload(rest, udp_len)?))
 }
 
+/// What is wrong with IPv4 options or a fragment, or that it is traffic of others: these headers
+/// are legal, only RoCE does not use them.
+#[cold]
+fn odd_v4(lower: &LowerV4, l3: &[u8]) -> FrameError {
+    if lower.ip.fragment_offset() != 0 {
+        // The ports are in the first fragment only.
+        return FrameError::NotRoce;
+    }
+    let udp = l3.get(lower.ip.header_len()..).unwrap_or_default();
+    match UdpHdr::ref_from_prefix(udp) {
+        Ok((udp, _)) if udp.dst_port() != ROCE_PORT => FrameError::NotRoce,
+        _ if lower.ip.is_fragment() => FrameError::Fragment,
+        _ => FrameError::IpHeader,
+    }
+}
+
 /// Whether a packet too short for IPv4 and UDP headers is ours at all.
 #[cold]
 fn short_v4(l3: &[u8]) -> FrameError {
     match Ipv4Hdr::ref_from_prefix(l3) {
-        Ok((ip, _)) if ip.has_no_options() && ip.protocol() != PROTO_UDP => FrameError::NotRoce,
+        Ok((ip, _)) if ip.protocol() != PROTO_UDP => FrameError::NotRoce,
         _ => FrameError::Short,
     }
 }
@@ -530,12 +542,12 @@ fn split_v6(l3: &[u8]) -> Result<(Lower<'_>, &[u8]), FrameError> {
     let Ok((lower, rest)) = LowerV6::ref_from_prefix(l3) else {
         return Err(short_v6(l3));
     };
-    if lower.ip.version() != 6 {
-        return Err(FrameError::IpHeader);
-    }
     // Extension headers are not followed: RoCE senders use none, and a fragment header is one.
     if lower.ip.next_header() != PROTO_UDP || lower.udp.dst_port() != ROCE_PORT {
         return Err(FrameError::NotRoce);
+    }
+    if lower.ip.version() != 6 {
+        return Err(FrameError::IpHeader);
     }
     if lower.ip.payload_len() != lower.udp.len() {
         return Err(FrameError::Length);
@@ -550,7 +562,7 @@ fn split_v6(l3: &[u8]) -> Result<(Lower<'_>, &[u8]), FrameError> {
 #[cold]
 fn short_v6(l3: &[u8]) -> FrameError {
     match Ipv6Hdr::ref_from_prefix(l3) {
-        Ok((ip, _)) if ip.version() == 6 && ip.next_header() != PROTO_UDP => FrameError::NotRoce,
+        Ok((ip, _)) if ip.next_header() != PROTO_UDP => FrameError::NotRoce,
         _ => FrameError::Short,
     }
 }

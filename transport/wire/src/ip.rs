@@ -15,6 +15,7 @@ pub const V4_NO_OPTIONS: u8 = 0x45;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// More-fragments flag and fragment offset.
 const FRAGMENT: u16 = 0x3fff;
+const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// IPv4 header without options, 20 bytes.
 #[derive(
@@ -88,6 +89,20 @@ impl Ipv4Hdr {
     #[must_use]
     pub fn is_fragment(&self) -> bool {
         self.flags_offset.get() & FRAGMENT != 0
+    }
+
+    /// Offset of this fragment, in units of eight bytes.
+    #[inline]
+    #[must_use]
+    pub fn fragment_offset(&self) -> u16 {
+        self.flags_offset.get() & FRAGMENT_OFFSET
+    }
+
+    /// Bytes of this header with its options, as it says.
+    #[inline]
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.version_ihl & 0x0f) * 4
     }
 
     /// Hop limit.

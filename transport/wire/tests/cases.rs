@@ -318,11 +318,18 @@ fn what_is_not_a_roce_frame() {
         Frame::parse_ethernet(&bytes).unwrap_err()
     };
     assert_eq!(with(13, 0x06), FrameError::NotRoce); // ARP
-    assert_eq!(with(ETH, 0x46), FrameError::IpHeader); // IHL 6
+    assert_eq!(with(ETH, 0x46), FrameError::NotRoce); // IHL 6: the port is elsewhere
     assert_eq!(with(ETH, 0x65), FrameError::IpHeader);
     assert_eq!(with(ETH + 9, 6), FrameError::NotRoce); // TCP
     assert_eq!(with(ETH + 6, 0x20), FrameError::Fragment); // more fragments
-    assert_eq!(with(ETH + 7, 0x01), FrameError::Fragment); // offset 1
+    assert_eq!(with(ETH + 7, 0x01), FrameError::NotRoce); // offset 1: no port to see
+    let mut options = good.clone();
+    options[ETH] = 0x46;
+    options.splice(ETH + 20..ETH + 20, [1; 4]);
+    assert_eq!(
+        Frame::parse_ethernet(&options).unwrap_err(),
+        FrameError::IpHeader
+    );
     assert_eq!(with(ETH + 22, 0), FrameError::NotRoce); // other port
     assert_eq!(with(ETH + 3, good[ETH + 3] + 1), FrameError::Length);
     assert_eq!(with(ETH + 25, good[ETH + 25] + 1), FrameError::Length);
