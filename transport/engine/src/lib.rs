@@ -1,1 +1,25 @@
-//! placeholder
+//! The poll-mode data plane. One [`Engine`] owns its queue pairs, memory regions and completion
+//! queues on one thread, and one port; [`Engine::poll_once`] runs everything to completion:
+//! receive burst, timers, transmit burst, flush.
+//!
+//! Time is handed in: [`clock::now`] is the one place that reads a clock, the simulator has its
+//! own.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+mod cq;
+mod engine;
+mod failure;
+mod mr_table;
+mod poll_mode;
+mod qp_table;
+mod rx;
+mod stats;
+mod timers;
+mod tx;
+
+pub use engine::{Engine, EngineConfig, EngineError, Work};
+pub use failure::Failure;
+pub use mr_table::{Mr, RegError};
+pub use poll_mode::{PollMode, Poller};
+pub use stats::EngineStats;

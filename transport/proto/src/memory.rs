@@ -54,7 +54,12 @@ impl Grant {
     /// For implementors of [`Memory`], after their check succeeded.
     #[must_use]
     pub const fn issue(region: u32, generation: u32, offset: u64, len: u32) -> Self {
-        Self { region, generation, offset, len }
+        Self {
+            region,
+            generation,
+            offset,
+            len,
+        }
     }
 
     /// A grant of nothing, for zero-length transfers, whose key is not looked at (K3).
@@ -120,8 +125,14 @@ pub trait Memory {
     ///
     /// # Errors
     /// The first check that failed.
-    fn check_local(&self, pd: Pd, key: LKey, va: Va, len: u32, need: Access)
-    -> Result<Grant, KeyError>;
+    fn check_local(
+        &self,
+        pd: Pd,
+        key: LKey,
+        va: Va,
+        len: u32,
+        need: Access,
+    ) -> Result<Grant, KeyError>;
 
     /// Checks a remote key over the whole range, for requests that arrived at `qpn`.
     ///

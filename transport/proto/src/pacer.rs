@@ -24,7 +24,9 @@ impl Pacer {
 
     /// Accounts for a packet of `bytes` sent at `now`.
     pub fn on_sent(&mut self, now: Instant, bytes: usize, rate: Rate) {
-        let Some(gap) = rate.time_for(bytes) else { return };
+        let Some(gap) = rate.time_for(bytes) else {
+            return;
+        };
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(Self::BURST.as_nanos()));
         self.next = self.next.max(earliest) + gap;
     }

@@ -33,7 +33,11 @@ pub const RNR_RETRY_INFINITE: u8 = 7;
 /// Local ACK timeout `4.096 µs · 2^code`, `None` for code 0, which means "no timeout" (R12).
 #[must_use]
 pub const fn ack_timeout(code: u8) -> Option<Duration> {
-    if code == 0 { None } else { Some(Duration::from_nanos(4096 << (code & 31))) }
+    if code == 0 {
+        None
+    } else {
+        Some(Duration::from_nanos(4096 << (code & 31)))
+    }
 }
 
 const _: () = assert!(WINDOW_PSNS_DEFAULT <= OUTSTANDING_PSNS_MAX);

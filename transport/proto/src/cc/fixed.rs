@@ -15,7 +15,10 @@ impl Fixed {
     /// `window_psns` is brought into 1 ..= 2^23 - 1.
     #[must_use]
     pub fn new(rate: Rate, window_psns: u32) -> Self {
-        Self { rate, window_psns: window_psns.clamp(1, OUTSTANDING_PSNS_MAX) }
+        Self {
+            rate,
+            window_psns: window_psns.clamp(1, OUTSTANDING_PSNS_MAX),
+        }
     }
 }
 

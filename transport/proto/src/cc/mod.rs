@@ -38,7 +38,9 @@ impl Rate {
         if self.bits_per_second == 0 {
             return None;
         }
-        Some(Duration::from_nanos((bytes as u64 * 8_000_000_000).div_ceil(self.bits_per_second)))
+        Some(Duration::from_nanos(
+            (bytes as u64 * 8_000_000_000).div_ceil(self.bits_per_second),
+        ))
     }
 }
 

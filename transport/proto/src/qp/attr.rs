@@ -57,7 +57,12 @@ impl QpInit {
             if (min..=max).contains(&given) {
                 Ok(())
             } else {
-                Err(CreateError::Capacity { what, given, min, max })
+                Err(CreateError::Capacity {
+                    what,
+                    given,
+                    min,
+                    max,
+                })
             }
         };
         if self.qp_type != QpType::Rc {
@@ -65,8 +70,18 @@ impl QpInit {
         }
         check("max_send_wr", self.max_send_wr, 1, params::QUEUE_DEPTH_MAX)?;
         check("max_recv_wr", self.max_recv_wr, 1, params::QUEUE_DEPTH_MAX)?;
-        check("max_send_sge", self.max_send_sge.into(), 1, params::SGE_MAX.into())?;
-        check("max_recv_sge", self.max_recv_sge.into(), 1, params::SGE_MAX.into())?;
+        check(
+            "max_send_sge",
+            self.max_send_sge.into(),
+            1,
+            params::SGE_MAX.into(),
+        )?;
+        check(
+            "max_recv_sge",
+            self.max_recv_sge.into(),
+            1,
+            params::SGE_MAX.into(),
+        )?;
         check("max_inline", self.max_inline, 0, params::INLINE_MAX)
     }
 }
@@ -178,7 +193,10 @@ impl QpAttr {
     /// To a state that needs nothing else.
     #[must_use]
     pub fn state(state: QpState) -> Self {
-        Self { state: Some(state), ..Self::default() }
+        Self {
+            state: Some(state),
+            ..Self::default()
+        }
     }
 
     /// Which attributes are given.
@@ -187,7 +205,10 @@ impl QpAttr {
         let mut mask = AttrMask::empty();
         mask.set(AttrMask::STATE, self.state.is_some());
         mask.set(AttrMask::CUR_STATE, self.cur_state.is_some());
-        mask.set(AttrMask::EN_SQD_ASYNC_NOTIFY, self.en_sqd_async_notify.is_some());
+        mask.set(
+            AttrMask::EN_SQD_ASYNC_NOTIFY,
+            self.en_sqd_async_notify.is_some(),
+        );
         mask.set(AttrMask::ACCESS_FLAGS, self.access.is_some());
         mask.set(AttrMask::PKEY_INDEX, self.pkey_index.is_some());
         mask.set(AttrMask::PORT, self.port.is_some());
@@ -200,7 +221,10 @@ impl QpAttr {
         mask.set(AttrMask::MAX_QP_RD_ATOMIC, self.max_rd_atomic.is_some());
         mask.set(AttrMask::MIN_RNR_TIMER, self.min_rnr_timer.is_some());
         mask.set(AttrMask::SQ_PSN, self.sq_psn.is_some());
-        mask.set(AttrMask::MAX_DEST_RD_ATOMIC, self.max_dest_rd_atomic.is_some());
+        mask.set(
+            AttrMask::MAX_DEST_RD_ATOMIC,
+            self.max_dest_rd_atomic.is_some(),
+        );
         mask.set(AttrMask::DEST_QPN, self.dest_qpn.is_some());
         mask.set(AttrMask::RATE_LIMIT, self.congestion.is_some());
         mask
@@ -217,16 +241,27 @@ impl QpAttr {
             return Err(ModifyError::NotInState { believed, current });
         }
         let to = self.state.unwrap_or(current);
-        let rule = rule_of(qp_type, current, to)
-            .ok_or(ModifyError::Transition { qp_type, from: current, to })?;
+        let rule = rule_of(qp_type, current, to).ok_or(ModifyError::Transition {
+            qp_type,
+            from: current,
+            to,
+        })?;
         let given = self.mask() - AttrMask::STATE;
         let missing = rule.required - given;
         if !missing.is_empty() {
-            return Err(ModifyError::Missing { from: current, to, missing });
+            return Err(ModifyError::Missing {
+                from: current,
+                to,
+                missing,
+            });
         }
         let excess = given - rule.required - rule.optional;
         if !excess.is_empty() {
-            return Err(ModifyError::Superfluous { from: current, to, excess });
+            return Err(ModifyError::Superfluous {
+                from: current,
+                to,
+                excess,
+            });
         }
         self.check_values()?;
         Ok(to)
@@ -234,9 +269,12 @@ impl QpAttr {
 
     fn check_values(&self) -> Result<(), ModifyError> {
         let check = |what, given: Option<u32>, min: u32, max: u32| match given {
-            Some(given) if !(min..=max).contains(&given) => {
-                Err(ModifyError::Value { what, given, min, max })
-            }
+            Some(given) if !(min..=max).contains(&given) => Err(ModifyError::Value {
+                what,
+                given,
+                min,
+                max,
+            }),
             _ => Ok(()),
         };
         let rd_max = params::RD_ATOMIC_MAX.into();
@@ -245,8 +283,18 @@ impl QpAttr {
         check("timeout", self.timeout.map(Into::into), 0, 31)?;
         check("retry_cnt", self.retry_cnt.map(Into::into), 0, 7)?;
         check("rnr_retry", self.rnr_retry.map(Into::into), 0, 7)?;
-        check("max_rd_atomic", self.max_rd_atomic.map(Into::into), 0, rd_max)?;
-        check("max_dest_rd_atomic", self.max_dest_rd_atomic.map(Into::into), 0, rd_max)?;
+        check(
+            "max_rd_atomic",
+            self.max_rd_atomic.map(Into::into),
+            0,
+            rd_max,
+        )?;
+        check(
+            "max_dest_rd_atomic",
+            self.max_dest_rd_atomic.map(Into::into),
+            0,
+            rd_max,
+        )?;
         check("dest_qpn", self.dest_qpn.map(Qpn::value), 2, 0x00ff_fffe)
     }
 }

@@ -34,8 +34,11 @@ impl Qp {
             return;
         }
         let aeth = pkt.aeth();
-        self.cold.last_seen =
-            LastSeen { at: Some(cx.now), psn, syndrome: aeth.map(|a| a.syndrome) };
+        self.cold.last_seen = LastSeen {
+            at: Some(cx.now),
+            psn,
+            syndrome: aeth.map(|a| a.syndrome),
+        };
         match pkt.info().operation {
             Operation::Acknowledge => {
                 if let Some(aeth) = aeth {
@@ -48,12 +51,7 @@ impl Qp {
     }
 
     #[inline]
-    fn handle_aeth<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        psn: Psn,
-        aeth: &Aeth,
-    ) {
+    fn handle_aeth<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, psn: Psn, aeth: &Aeth) {
         if let Syndrome::Ack { .. } = aeth.syndrome {
             self.acknowledge_before(cx, psn.add(1));
             return;
@@ -109,11 +107,7 @@ impl Qp {
     /// Acknowledges every PSN before `end`. `false` if a READ's response is missing on the way:
     /// then that loss has been acted upon (R8) and the caller has nothing more to do.
     #[inline]
-    fn acknowledge_before<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        end: Psn,
-    ) -> bool {
+    fn acknowledge_before<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, end: Psn) -> bool {
         let start = self.tx.una_psn;
         let mut missing = false;
         while self.tx.una_psn.is_before(end) && self.sq.head != self.sq.started {
@@ -136,7 +130,11 @@ impl Qp {
         }
         if missing {
             self.counters.implied_naks += 1;
-            self.lose(cx, LossSignal::ImpliedNak(self.tx.una_psn), Congestion::SequenceNak);
+            self.lose(
+                cx,
+                LossSignal::ImpliedNak(self.tx.una_psn),
+                Congestion::SequenceNak,
+            );
         }
         !missing
     }
@@ -149,16 +147,18 @@ impl Qp {
         self.tx.rnr_retries_left = self.cold.rnr_retry;
         self.recovery.on_progress();
         self.tx.ack_deadline = match self.cold.timeout {
-            Some(timeout) if outstanding && self.tx.rnr_until == Instant::NEVER => {
-                cx.now + timeout
-            }
+            Some(timeout) if outstanding && self.tx.rnr_until == Instant::NEVER => cx.now + timeout,
             _ => Instant::NEVER,
         };
         if self.tx.next_psn.is_before(self.tx.una_psn) {
             // What was about to be sent again has arrived after all.
             self.seek(self.tx.una_psn);
         }
-        self.cc.on_ack(&AckSample { now: cx.now, acked_packets, ecn_marked: false });
+        self.cc.on_ack(&AckSample {
+            now: cx.now,
+            acked_packets,
+            ecn_marked: false,
+        });
         if self.sq.head == self.sq.started {
             self.on_all_started_done(cx);
         }
@@ -193,7 +193,11 @@ impl Qp {
         }
         if self.tx.una_psn != psn {
             self.counters.implied_naks += 1;
-            self.lose(cx, LossSignal::ImpliedNak(self.tx.una_psn), Congestion::SequenceNak);
+            self.lose(
+                cx,
+                LossSignal::ImpliedNak(self.tx.una_psn),
+                Congestion::SequenceNak,
+            );
             return;
         }
         let packet = wqe.first_psn.distance_to(psn).unsigned_abs();
@@ -208,9 +212,10 @@ impl Qp {
         } else {
             packet != 0
         };
-        let aeth_ok = pkt.aeth().is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
-        if !starts_ok || info.ends() != is_last || pkt.payload().len() != expected_len || !aeth_ok
-        {
+        let aeth_ok = pkt
+            .aeth()
+            .is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
+        if !starts_ok || info.ends() != is_last || pkt.payload().len() != expected_len || !aeth_ok {
             self.bad_response(cx);
             return;
         }
@@ -254,7 +259,11 @@ fn psn_of_read(qp: &Qp, psn: Psn) -> Psn {
     match qp.sq.find(psn) {
         Some(index) if qp.sq.wqe(index).is_read() => {
             let first = qp.sq.wqe(index).first_psn;
-            if first.is_before(qp.tx.una_psn) { qp.tx.una_psn } else { first }
+            if first.is_before(qp.tx.una_psn) {
+                qp.tx.una_psn
+            } else {
+                first
+            }
         }
         _ => psn,
     }

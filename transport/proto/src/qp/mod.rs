@@ -262,7 +262,12 @@ impl Qp {
         // The template is made first: it is the one step that can still fail.
         if let Some(av) = &attr.av {
             let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
-            self.template = Some(HeaderTemplate::new(self.cold.lower, av, dest, self.cold.pkey)?);
+            self.template = Some(HeaderTemplate::new(
+                self.cold.lower,
+                av,
+                dest,
+                self.cold.pkey,
+            )?);
             self.cold.av = *av;
             self.cold.dest_qpn = dest;
         }
@@ -369,7 +374,11 @@ impl Qp {
             return Err(Why::Service);
         }
         let state = self.tx.state;
-        let works = if info.is_request { state.receives() } else { state.sends() };
+        let works = if info.is_request {
+            state.receives()
+        } else {
+            state.sends()
+        };
         if !works {
             return Err(Why::State);
         }
@@ -402,7 +411,11 @@ impl Qp {
             }
         }?;
         self.counters.tx_packets += 1;
-        Some(Transmit { len, dst: self.cold.av.dst, traffic_class: self.cold.av.traffic_class })
+        Some(Transmit {
+            len,
+            dst: self.cold.av.dst,
+            traffic_class: self.cold.av.traffic_class,
+        })
     }
 
     /// Whether [`Qp::poll_transmit`] could give a packet at `now`.

@@ -38,7 +38,18 @@ impl ReadJob {
         grant: Grant,
     ) -> Self {
         let psns = mtu.packets(len);
-        Self { va, rkey, len, first_psn, psns, grant, next: 0, start: 0, end: psns, end_byte: len }
+        Self {
+            va,
+            rkey,
+            len,
+            first_psn,
+            psns,
+            grant,
+            next: 0,
+            start: 0,
+            end: psns,
+            end_byte: len,
+        }
     }
 
     fn is_pending(&self) -> bool {
@@ -68,7 +79,11 @@ pub(super) struct Replay {
 
 impl Replay {
     pub(super) fn new(max_dest_rd_atomic: u8) -> Self {
-        Self { jobs: vec![None; max_dest_rd_atomic.into()].into(), next_slot: 0, pending: 0 }
+        Self {
+            jobs: vec![None; max_dest_rd_atomic.into()].into(),
+            next_slot: 0,
+            pending: 0,
+        }
     }
 
     /// Owes nothing any more.
@@ -130,7 +145,9 @@ impl Replay {
             return false;
         }
         // The memory may have changed hands since: the key is checked again (CASES.md 22).
-        let Some(grant) = recheck(job) else { return false };
+        let Some(grant) = recheck(job) else {
+            return false;
+        };
         if !job.is_pending() {
             self.pending += 1;
         }
@@ -149,7 +166,10 @@ impl Replay {
         }
         let job = self.jobs[self.oldest_pending()?].as_ref()?;
         let offset = job.next << mtu.shift();
-        #[allow(clippy::cast_possible_truncation, reason = "a path MTU is at most 4096")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "a path MTU is at most 4096"
+        )]
         let len = (job.end_byte - offset).min(mtu.bytes() as u32);
         Some(Response {
             psn: job.first_psn.add(job.next),
@@ -163,7 +183,9 @@ impl Replay {
 
     /// The response of [`Replay::front`] was sent.
     pub(super) fn advance(&mut self) {
-        let Some(slot) = self.oldest_pending() else { return };
+        let Some(slot) = self.oldest_pending() else {
+            return;
+        };
         if let Some(job) = &mut self.jobs[slot] {
             job.next += 1;
             if !job.is_pending() {

@@ -68,9 +68,9 @@ impl FailureReport {
                 "the peer stopped: its process ended, its queue pair went to ERR or the link failed",
                 "heavier loss than retry_cnt and timeout allow for",
             ],
-            WcStatus::RnrRetryExcErr => &[
-                "the peer posts no receives, or too few, or too slowly for rnr_retry",
-            ],
+            WcStatus::RnrRetryExcErr => {
+                &["the peer posts no receives, or too few, or too slowly for rnr_retry"]
+            }
             WcStatus::RemAccessErr => &[
                 "the R_Key is wrong, invalidated or of another protection domain",
                 "the address range is not inside the peer's memory region, or it lacks the right",
@@ -105,7 +105,11 @@ impl fmt::Display for FailureReport {
             write!(f, " on work request {wr_id}")?;
         }
         if self.by_responder {
-            write!(f, " caused by a request of the peer at PSN {:#x}", self.expected_psn.value())?;
+            write!(
+                f,
+                " caused by a request of the peer at PSN {:#x}",
+                self.expected_psn.value()
+            )?;
         }
         write!(
             f,
@@ -123,7 +127,11 @@ impl fmt::Display for FailureReport {
             None => f.write_str("nothing ever came back")?,
             Some(at) => {
                 let ago = self.at.since(at).as_nanos() / 1_000;
-                write!(f, "last response {ago} µs ago for PSN {:#x}", self.last_seen.psn.value())?;
+                write!(
+                    f,
+                    "last response {ago} µs ago for PSN {:#x}",
+                    self.last_seen.psn.value()
+                )?;
                 if let Some(syndrome) = self.last_seen.syndrome {
                     write!(f, " ({syndrome:?})")?;
                 }

@@ -109,7 +109,11 @@ impl Qp {
         }
         // The only packet of a message is checked when it is gathered.
         if is_read || psns > 1 {
-            let need = if is_read { Access::LOCAL_WRITE } else { Access::empty() };
+            let need = if is_read {
+                Access::LOCAL_WRITE
+            } else {
+                Access::empty()
+            };
             sge::check(cx, self.cold.init.pd, self.sq.sges(index), need)
                 .map_err(|_| WcStatus::LocProtErr)?;
         }
@@ -130,7 +134,9 @@ impl Qp {
         packet: u32,
         psn: Psn,
     ) -> Result<Option<usize>, KeyError> {
-        let Some(template) = self.template.as_mut() else { return Ok(None) };
+        let Some(template) = self.template.as_mut() else {
+            return Ok(None);
+        };
         let emit = Emit {
             opcode: Opcode::RcReadRequest,
             psn,
@@ -138,7 +144,9 @@ impl Qp {
             solicited: false,
             payload_len: 0,
         };
-        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        let Some(mut out) = template.start(frame, &emit) else {
+            return Ok(None);
+        };
         let skipped = packet << self.tx.mtu.shift();
         out.reth(&Reth {
             va: wqe.va.wrapping_add(skipped.into()),
@@ -148,7 +156,10 @@ impl Qp {
         Ok(Some(out.finish()))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one packet's coordinates, inlined")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one packet's coordinates, inlined"
+    )]
     #[inline]
     fn write_data<M: Memory, S: Sink>(
         &mut self,
@@ -183,18 +194,31 @@ impl Qp {
             solicited: is_last && wqe.flags.contains(SendFlags::SOLICITED),
             payload_len,
         };
-        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        let Some(mut out) = template.start(frame, &emit) else {
+            return Ok(None);
+        };
         if opcode.info().reth_offset().is_some() {
-            out.reth(&Reth { va: wqe.va, rkey: wqe.rkey, len: wqe.len });
+            out.reth(&Reth {
+                va: wqe.va,
+                rkey: wqe.rkey,
+                len: wqe.len,
+            });
         }
         if is_last && let Some(imm) = imm {
             out.imm(imm);
         }
         if wqe.inline {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
-            out.payload_mut().copy_from_slice(self.sq.inline(index, at, payload_len));
+            out.payload_mut()
+                .copy_from_slice(self.sq.inline(index, at, payload_len));
         } else {
-            sge::gather(cx, self.cold.init.pd, self.sq.sges(index), offset, out.payload_mut())?;
+            sge::gather(
+                cx,
+                self.cold.init.pd,
+                self.sq.sges(index),
+                offset,
+                out.payload_mut(),
+            )?;
         }
         self.counters.tx_bytes += payload_len as u64;
         Ok(Some(out.finish()))
@@ -207,8 +231,7 @@ impl Qp {
     fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
         let tx = &self.tx;
         let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
-        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.cc.window_psns()
-        {
+        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.cc.window_psns() {
             return true;
         }
         if !is_last {
@@ -223,14 +246,7 @@ impl Qp {
     }
 
     #[inline]
-    fn on_request_sent(
-        &mut self,
-        now: Instant,
-        wqe: &Wqe,
-        packet: u32,
-        len: usize,
-        ack_req: bool,
-    ) {
+    fn on_request_sent(&mut self, now: Instant, wqe: &Wqe, packet: u32, len: usize, ack_req: bool) {
         let tx = &mut self.tx;
         let psn = tx.next_psn;
         let psns = if wqe.is_read() { wqe.psns - packet } else { 1 };
@@ -262,8 +278,7 @@ impl Qp {
         match self.sq.find(psn) {
             Some(index) => {
                 self.tx.send_index = index;
-                self.tx.send_packet =
-                    self.sq.wqe(index).first_psn.distance_to(psn).unsigned_abs();
+                self.tx.send_packet = self.sq.wqe(index).first_psn.distance_to(psn).unsigned_abs();
             }
             None => {
                 self.tx.send_index = self.sq.started;
@@ -278,7 +293,11 @@ impl Qp {
         if self.tx.next_psn == self.tx.max_psn && self.tx.is_outstanding() {
             let last = self.tx.max_psn.sub(1);
             // A READ is answered anyway, and its later PSNs cannot be asked for alone.
-            if self.sq.find(last).is_some_and(|i| !self.sq.wqe(i).is_read()) {
+            if self
+                .sq
+                .find(last)
+                .is_some_and(|i| !self.sq.wqe(i).is_read())
+            {
                 self.seek(last);
             }
         }
@@ -302,7 +321,11 @@ impl Qp {
             return;
         }
         self.counters.timeouts += 1;
-        self.lose(cx, LossSignal::Timeout(self.tx.una_psn), Congestion::Timeout);
+        self.lose(
+            cx,
+            LossSignal::Timeout(self.tx.una_psn),
+            Congestion::Timeout,
+        );
     }
 
     /// Acts on a loss once, or fails the oldest work request when the retries are used up.
@@ -316,7 +339,9 @@ impl Qp {
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }
-        let Some(psn) = self.recovery.on_loss(signal) else { return };
+        let Some(psn) = self.recovery.on_loss(signal) else {
+            return;
+        };
         if self.tx.retries_left == 0 {
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;

@@ -5,7 +5,7 @@
 
 use xroce_wire::aeth::Aeth;
 use xroce_wire::newtypes::Psn;
-use xroce_wire::opcode::{Opcode, Operation, OpcodeInfo, Position, Service};
+use xroce_wire::opcode::{Opcode, OpcodeInfo, Operation, Position, Service};
 use xroce_wire::packet::Packet;
 use xroce_wire::reth::Reth;
 use xroce_wire::syndrome::{NakCode, Syndrome};
@@ -116,7 +116,11 @@ impl Qp {
             // Atomics, FLUSH and ATOMIC WRITE are not granted to any QP.
             _ => false,
         };
-        if allowed { Ok(()) } else { Err(INVALID_REQUEST) }
+        if allowed {
+            Ok(())
+        } else {
+            Err(INVALID_REQUEST)
+        }
     }
 
     #[inline]
@@ -184,7 +188,9 @@ impl Qp {
         cx: &Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) -> Result<Grant, Reject> {
-        let Some(reth) = pkt.reth() else { return Ok(self.rx.grant) };
+        let Some(reth) = pkt.reth() else {
+            return Ok(self.rx.grant);
+        };
         let need = if pkt.info().operation == Operation::ReadRequest {
             Access::REMOTE_READ
         } else {
@@ -203,7 +209,9 @@ impl Qp {
             return Some(Grant::EMPTY);
         }
         let (pd, qpn) = (self.cold.init.pd, self.cold.qpn);
-        cx.mem.check_remote(pd, qpn, reth.rkey, reth.va, reth.len, need).ok()
+        cx.mem
+            .check_remote(pd, qpn, reth.rkey, reth.va, reth.len, need)
+            .ok()
     }
 
     #[inline]
@@ -246,7 +254,11 @@ impl Qp {
         // A capacity is below 2^37, but a message below 2^32: `end` counts what arrived.
         self.rx.received = u32::try_from(end)
             .map_err(|_| Reject::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr))?;
-        self.rx.ongoing = if info.ends() { Ongoing::Nothing } else { Ongoing::Send };
+        self.rx.ongoing = if info.ends() {
+            Ongoing::Nothing
+        } else {
+            Ongoing::Send
+        };
         if info.ends() {
             self.complete_receive(cx.sink, pkt, WcOpcode::Recv, self.rx.received);
         }
@@ -268,11 +280,17 @@ impl Qp {
             self.rx.received = 0;
         }
         if !payload.is_empty() {
-            cx.mem.write(&grant, self.rx.received, payload).map_err(|_| REMOTE_ACCESS)?;
+            cx.mem
+                .write(&grant, self.rx.received, payload)
+                .map_err(|_| REMOTE_ACCESS)?;
         }
         // At most MESSAGE_LEN_MAX together: check_length compared it with the announced length.
         self.rx.received += u32::try_from(payload.len()).unwrap_or(0);
-        self.rx.ongoing = if info.ends() { Ongoing::Nothing } else { Ongoing::Write };
+        self.rx.ongoing = if info.ends() {
+            Ongoing::Nothing
+        } else {
+            Ongoing::Write
+        };
         if info.ends() && info.has_imm() {
             self.complete_receive(cx.sink, pkt, WcOpcode::RecvRdmaWithImm, self.rx.write_len);
         }
@@ -338,9 +356,12 @@ impl Qp {
         match pkt.info().operation {
             Operation::Send | Operation::Write => {
                 // A re-ACK beyond a READ would tell the peer that its response was lost (R8).
-                let passes_read =
-                    self.rx.has_read && !self.rx.last_read_psn.is_before(psn);
-                let acked = if passes_read { psn } else { self.rx.expected_psn.sub(1) };
+                let passes_read = self.rx.has_read && !self.rx.last_read_psn.is_before(psn);
+                let acked = if passes_read {
+                    psn
+                } else {
+                    self.rx.expected_psn.sub(1)
+                };
                 self.rx.debt = match self.rx.debt {
                     Debt::Nothing => Debt::Ack(acked),
                     Debt::Ack(owed) if owed.is_before(acked) => Debt::Ack(acked),
@@ -349,16 +370,25 @@ impl Qp {
                 Ok(())
             }
             Operation::ReadRequest => {
-                let Some(reth) = pkt.reth() else { return Err(Reject::Discard(Why::Duplicate)) };
+                let Some(reth) = pkt.reth() else {
+                    return Err(Reject::Discard(Why::Duplicate));
+                };
                 let mtu = self.tx.mtu;
                 let (pd, qpn, mem) = (self.cold.init.pd, self.cold.qpn, &*cx.mem);
-                let found = self.replay.rewind(psn, reth.va, reth.rkey, reth.len, mtu, |job| {
-                    if job.len == 0 {
-                        return Some(Grant::EMPTY);
-                    }
-                    mem.check_remote(pd, qpn, job.rkey, job.va, job.len, Access::REMOTE_READ).ok()
-                });
-                if found { Ok(()) } else { Err(Reject::Discard(Why::Duplicate)) }
+                let found = self
+                    .replay
+                    .rewind(psn, reth.va, reth.rkey, reth.len, mtu, |job| {
+                        if job.len == 0 {
+                            return Some(Grant::EMPTY);
+                        }
+                        mem.check_remote(pd, qpn, job.rkey, job.va, job.len, Access::REMOTE_READ)
+                            .ok()
+                    });
+                if found {
+                    Ok(())
+                } else {
+                    Err(Reject::Discard(Why::Duplicate))
+                }
             }
             _ => Err(Reject::Discard(Why::Duplicate)),
         }
@@ -374,9 +404,8 @@ impl Qp {
         status: WcStatus,
     ) {
         let psn = self.rx.expected_psn;
-        let uses_receive = self.rx.ongoing == Ongoing::Send
-            || info.operation == Operation::Send
-            || info.has_imm();
+        let uses_receive =
+            self.rx.ongoing == Ongoing::Send || info.operation == Operation::Send || info.has_imm();
         let claimed = if uses_receive { self.rq.pop() } else { None };
         let wr_id = claimed.map(|wqe| wqe.wr_id);
         self.cold.failure = Some(self.failure_report(cx.now, status, wr_id, true));
@@ -445,7 +474,10 @@ impl Qp {
             payload_len: 0,
         };
         let mut out = self.template.as_mut()?.start(frame, &emit)?;
-        out.aeth(&Aeth { syndrome, msn: self.rx.msn });
+        out.aeth(&Aeth {
+            syndrome,
+            msn: self.rx.msn,
+        });
         Some(out.finish())
     }
 
@@ -455,16 +487,19 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Result<Option<usize>, Psn> {
-        let Some(response) = self.replay.front(self.tx.mtu) else { return Ok(None) };
+        let Some(response) = self.replay.front(self.tx.mtu) else {
+            return Ok(None);
+        };
         let position = match (response.is_first, response.is_last) {
             (true, true) => Position::Only,
             (true, false) => Position::First,
             (false, true) => Position::Last,
             (false, false) => Position::Middle,
         };
-        let (Some(opcode), Some(template)) =
-            (Opcode::read_response(Service::Rc, position), self.template.as_mut())
-        else {
+        let (Some(opcode), Some(template)) = (
+            Opcode::read_response(Service::Rc, position),
+            self.template.as_mut(),
+        ) else {
             return Ok(None);
         };
         let emit = Emit {
@@ -474,9 +509,14 @@ impl Qp {
             solicited: false,
             payload_len: response.len as usize,
         };
-        let Some(mut out) = template.start(frame, &emit) else { return Ok(None) };
+        let Some(mut out) = template.start(frame, &emit) else {
+            return Ok(None);
+        };
         if position != Position::Middle {
-            out.aeth(&Aeth { syndrome: Syndrome::ACK, msn: self.rx.msn });
+            out.aeth(&Aeth {
+                syndrome: Syndrome::ACK,
+                msn: self.rx.msn,
+            });
         }
         if response.len != 0 {
             cx.mem

@@ -51,12 +51,19 @@ impl RecvQueue {
         }
         let num_sge = u8::try_from(wr.sges.len()).unwrap_or(u8::MAX);
         if num_sge > self.max_sge {
-            return Err(PostError::TooManySges { given: wr.sges.len(), max: self.max_sge });
+            return Err(PostError::TooManySges {
+                given: wr.sges.len(),
+                max: self.max_sge,
+            });
         }
         let slot = self.slot(self.tail);
         let first = slot * usize::from(self.max_sge);
         self.sges[first..first + wr.sges.len()].copy_from_slice(wr.sges);
-        self.wqes[slot] = RecvWqe { wr_id: wr.wr_id, capacity: total(wr.sges), num_sge };
+        self.wqes[slot] = RecvWqe {
+            wr_id: wr.wr_id,
+            capacity: total(wr.sges),
+            num_sge,
+        };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }

@@ -43,8 +43,12 @@ pub(super) fn gather<M: Memory, S: Sink>(
     dst: &mut [u8],
 ) -> Result<(), KeyError> {
     for (sge, within, at, n) in pieces(sges, offset, dst.len()) {
-        let grant = cx.mem.check_local(pd, sge.lkey, sge.va, sge.len, Access::empty())?;
-        cx.mem.read(&grant, within, &mut dst[at..at + n]).map_err(|_| KeyError::Unknown)?;
+        let grant = cx
+            .mem
+            .check_local(pd, sge.lkey, sge.va, sge.len, Access::empty())?;
+        cx.mem
+            .read(&grant, within, &mut dst[at..at + n])
+            .map_err(|_| KeyError::Unknown)?;
     }
     Ok(())
 }
@@ -59,8 +63,12 @@ pub(super) fn scatter<M: Memory, S: Sink>(
     src: &[u8],
 ) -> Result<(), KeyError> {
     for (sge, within, at, n) in pieces(sges, offset, src.len()) {
-        let grant = cx.mem.check_local(pd, sge.lkey, sge.va, sge.len, Access::LOCAL_WRITE)?;
-        cx.mem.write(&grant, within, &src[at..at + n]).map_err(|_| KeyError::Unknown)?;
+        let grant = cx
+            .mem
+            .check_local(pd, sge.lkey, sge.va, sge.len, Access::LOCAL_WRITE)?;
+        cx.mem
+            .write(&grant, within, &src[at..at + n])
+            .map_err(|_| KeyError::Unknown)?;
     }
     Ok(())
 }

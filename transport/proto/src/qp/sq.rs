@@ -53,11 +53,6 @@ impl Wqe {
         inline: false,
     };
 
-    /// PSN of the last packet (or response) of the message.
-    pub(super) fn last_psn(&self) -> Psn {
-        self.first_psn.add(self.psns - 1)
-    }
-
     pub(super) fn is_read(&self) -> bool {
         self.operation == Operation::ReadRequest
     }
@@ -185,7 +180,10 @@ impl SendQueue {
     fn store_sges(&mut self, slot: usize, sges: &[Sge]) -> Result<u8, PostError> {
         let num_sge = u8::try_from(sges.len()).unwrap_or(u8::MAX);
         if num_sge > self.max_sge {
-            return Err(PostError::TooManySges { given: sges.len(), max: self.max_sge });
+            return Err(PostError::TooManySges {
+                given: sges.len(),
+                max: self.max_sge,
+            });
         }
         let first = slot * usize::from(self.max_sge);
         self.sges[first..first + sges.len()].copy_from_slice(sges);
@@ -195,7 +193,10 @@ impl SendQueue {
     fn store_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u64, PostError> {
         let given: u64 = parts.iter().map(|p| p.len() as u64).sum();
         if given > u64::from(self.max_inline) {
-            return Err(PostError::InlineTooLong { given, max: self.max_inline });
+            return Err(PostError::InlineTooLong {
+                given,
+                max: self.max_inline,
+            });
         }
         let mut at = slot * self.max_inline as usize;
         for part in parts {
@@ -234,5 +235,9 @@ pub(super) fn total(sges: &[Sge]) -> u64 {
 /// Longest message at a path MTU: 2^31, and few enough packets for the PSN space.
 pub(super) const fn message_len_max(mtu: PathMtu) -> u64 {
     let by_psns = (params::OUTSTANDING_PSNS_MAX as u64) << mtu.shift();
-    if by_psns < params::MESSAGE_LEN_MAX as u64 { by_psns } else { params::MESSAGE_LEN_MAX as u64 }
+    if by_psns < params::MESSAGE_LEN_MAX as u64 {
+        by_psns
+    } else {
+        params::MESSAGE_LEN_MAX as u64
+    }
 }

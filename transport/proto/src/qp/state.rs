@@ -27,8 +27,15 @@ pub enum QpState {
 
 impl QpState {
     /// All states in numerical order.
-    pub const ALL: [Self; 7] =
-        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::Rtr,
+        Self::Rts,
+        Self::Sqd,
+        Self::Sqe,
+        Self::Err,
+    ];
 
     /// Whether requests of the peer are processed.
     #[must_use]
@@ -125,7 +132,10 @@ const fn mask(list: &[AttrMask]) -> AttrMask {
 }
 
 const fn rule(required: &[AttrMask], optional: &[AttrMask]) -> Rule {
-    Rule { required: mask(required), optional: mask(optional) }
+    Rule {
+        required: mask(required),
+        optional: mask(optional),
+    }
 }
 
 /// One row of the table, a rule per service.
@@ -142,7 +152,13 @@ use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
 /// The same rule for all three services.
 const fn all(from: QpState, to: QpState, rule: Rule) -> Transition {
-    Transition { from, to, rc: Some(rule), uc: Some(rule), ud: Some(rule) }
+    Transition {
+        from,
+        to,
+        rc: Some(rule),
+        uc: Some(rule),
+        ud: Some(rule),
+    }
 }
 
 const NOTHING: Rule = rule(&[], &[]);
@@ -199,7 +215,13 @@ const TRANSITIONS: &[Transition] = &[
         from: Rtr,
         to: Rts,
         rc: Some(rule(
-            &[A::TIMEOUT, A::RETRY_CNT, A::RNR_RETRY, A::SQ_PSN, A::MAX_QP_RD_ATOMIC],
+            &[
+                A::TIMEOUT,
+                A::RETRY_CNT,
+                A::RNR_RETRY,
+                A::SQ_PSN,
+                A::MAX_QP_RD_ATOMIC,
+            ],
             &[
                 A::CUR_STATE,
                 A::ALT_PATH,
@@ -211,7 +233,13 @@ const TRANSITIONS: &[Transition] = &[
         )),
         uc: Some(rule(
             &[A::SQ_PSN],
-            &[A::CUR_STATE, A::ALT_PATH, A::ACCESS_FLAGS, A::PATH_MIG_STATE, A::RATE_LIMIT],
+            &[
+                A::CUR_STATE,
+                A::ALT_PATH,
+                A::ACCESS_FLAGS,
+                A::PATH_MIG_STATE,
+                A::RATE_LIMIT,
+            ],
         )),
         ud: Some(rule(&[A::SQ_PSN], &[A::CUR_STATE, A::QKEY, A::RATE_LIMIT])),
     },
@@ -231,7 +259,13 @@ const TRANSITIONS: &[Transition] = &[
         )),
         uc: Some(rule(
             &[],
-            &[A::CUR_STATE, A::ACCESS_FLAGS, A::ALT_PATH, A::PATH_MIG_STATE, A::RATE_LIMIT],
+            &[
+                A::CUR_STATE,
+                A::ACCESS_FLAGS,
+                A::ALT_PATH,
+                A::PATH_MIG_STATE,
+                A::RATE_LIMIT,
+            ],
         )),
         ud: Some(rule(&[], &[A::CUR_STATE, A::QKEY, A::RATE_LIMIT])),
     },
@@ -258,7 +292,13 @@ const TRANSITIONS: &[Transition] = &[
         )),
         uc: Some(rule(
             &[],
-            &[A::AV, A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX, A::PATH_MIG_STATE],
+            &[
+                A::AV,
+                A::ALT_PATH,
+                A::ACCESS_FLAGS,
+                A::PKEY_INDEX,
+                A::PATH_MIG_STATE,
+            ],
         )),
         ud: Some(rule(&[], &[A::PKEY_INDEX, A::QKEY])),
     },
@@ -267,9 +307,23 @@ const TRANSITIONS: &[Transition] = &[
         to: Rts,
         rc: Some(rule(
             &[],
-            &[A::CUR_STATE, A::ALT_PATH, A::ACCESS_FLAGS, A::MIN_RNR_TIMER, A::PATH_MIG_STATE],
+            &[
+                A::CUR_STATE,
+                A::ALT_PATH,
+                A::ACCESS_FLAGS,
+                A::MIN_RNR_TIMER,
+                A::PATH_MIG_STATE,
+            ],
         )),
-        uc: Some(rule(&[], &[A::CUR_STATE, A::ALT_PATH, A::ACCESS_FLAGS, A::PATH_MIG_STATE])),
+        uc: Some(rule(
+            &[],
+            &[
+                A::CUR_STATE,
+                A::ALT_PATH,
+                A::ACCESS_FLAGS,
+                A::PATH_MIG_STATE,
+            ],
+        )),
         ud: Some(rule(&[], &[A::CUR_STATE, A::QKEY])),
     },
     Transition {

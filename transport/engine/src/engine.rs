@@ -1,0 +1,490 @@
+//! The engine: its tables, the commands on them, and the poll loop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration as StdDuration;
+
+use xroce_net::datapath::{Caps, Datapath, Link, PortStats};
+use xroce_proto::counters::Counters;
+use xroce_proto::memory::{Access, Pd};
+use xroce_proto::qp::{CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState};
+use xroce_proto::time::Instant;
+use xroce_proto::wc::{Completion, Cq, Event, Sink};
+use xroce_proto::wr::{PostError, RecvWr, SendWr};
+use xroce_shm::Region;
+use xroce_wire::newtypes::{LKey, PathMtu, Qpn};
+use xroce_wire::template::Lower;
+
+use crate::cq::CqTable;
+use crate::failure::Failure;
+use crate::mr_table::{Mr, MrTable, RegError};
+use crate::qp_table::QpTable;
+use crate::stats::EngineStats;
+use crate::timers::Wheel;
+
+/// Budgets of one poll.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// Frames received per poll, at most.
+    pub rx_budget: usize,
+    /// Frames sent per poll, at most.
+    pub tx_budget: usize,
+    /// Frames one QP sends before the next has its turn.
+    pub quantum: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            rx_budget: 64,
+            tx_budget: 64,
+            quantum: 16,
+        }
+    }
+}
+
+/// Why a command was refused; nothing changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// No such queue pair (any more).
+    #[error("queue pair {:#x} does not exist", .0.value())]
+    NoQp(Qpn),
+    /// No such completion queue.
+    #[error("completion queue {} does not exist", .0.0)]
+    NoCq(Cq),
+    /// No such protection domain.
+    #[error("protection domain {} does not exist", .0.0)]
+    NoPd(Pd),
+    /// No such memory region (any more).
+    #[error("no memory region has L_Key {:#010x}", .0.value())]
+    NoMr(LKey),
+    /// All queue pair numbers are in use.
+    #[error("all queue pair numbers are in use")]
+    QpsExhausted,
+    /// The depth of a CQ is out of range.
+    #[error("a completion queue of {given} entries, it must have 1 to {max}")]
+    CqDepth {
+        /// Depth given.
+        given: u32,
+        /// Largest allowed.
+        max: u32,
+    },
+    /// The path MTU does not fit the link.
+    #[error(
+        "path MTU {path_mtu} needs an IP MTU of {needed}, {port} has {link_mtu}: \
+         raise the MTU of the interface or lower the path MTU"
+    )]
+    PathMtu {
+        /// Path MTU asked for, bytes.
+        path_mtu: usize,
+        /// IP MTU it needs.
+        needed: usize,
+        /// IP MTU of the port.
+        link_mtu: usize,
+        /// Name of the port.
+        port: String,
+    },
+    /// See [`CreateError`].
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// See [`ModifyError`].
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// See [`PostError`].
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// See [`RegError`].
+    #[error(transparent)]
+    Reg(#[from] RegError),
+}
+
+/// CQ entries, at most (rxe: 32767; no reason to stay so low).
+const CQ_DEPTH_MAX: u32 = 1 << 22;
+
+/// Bytes a packet adds to its payload at most in RC: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4,
+/// ICRC 4.
+const RC_OVERHEAD: usize = 84;
+
+/// What one poll did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Frames received.
+    pub rx: usize,
+    /// Frames sent.
+    pub tx: usize,
+    /// Timers that fired.
+    pub timers: usize,
+}
+
+impl Work {
+    /// Nothing came, nothing went.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.rx == 0 && self.tx == 0 && self.timers == 0
+    }
+}
+
+/// Everything but the port, so that both can be borrowed at once.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) qps: QpTable,
+    pub(crate) mem: MrTable,
+    pub(crate) cqs: CqTable,
+    pub(crate) wheel: Wheel,
+    /// QPs that may have something to send, each at most once.
+    pub(crate) active: VecDeque<u32>,
+    pub(crate) stats: EngineStats,
+    pub(crate) config: EngineConfig,
+}
+
+/// One port, its queue pairs, and the thread that polls them.
+#[derive(Debug)]
+pub struct Engine<D: Datapath> {
+    port: D,
+    core: Core,
+    pds: u32,
+}
+
+impl<D: Datapath> Engine<D> {
+    /// An engine without queue pairs.
+    #[must_use]
+    pub fn new(port: D, config: EngineConfig) -> Self {
+        let core = Core {
+            qps: QpTable::default(),
+            mem: MrTable::default(),
+            cqs: CqTable::default(),
+            wheel: Wheel::new(),
+            active: VecDeque::new(),
+            stats: EngineStats::default(),
+            config,
+        };
+        Self { port, core, pds: 0 }
+    }
+
+    /// Receive, timers, transmit, flush: everything that can be done now without waiting.
+    ///
+    /// # Errors
+    /// The port is broken.
+    pub fn poll_once(&mut self, now: Instant) -> io::Result<Work> {
+        let Self { port, core, .. } = self;
+        let rx = port.rx_burst(core.config.rx_budget, &mut |rx| core.receive(now, rx))?;
+        let timers = core.fire_timers(now);
+        core.settle_overflows();
+        let tx = core.transmit(port, now);
+        port.tx_flush()?;
+        Ok(Work { rx, tx, timers })
+    }
+
+    /// When [`Engine::poll_once`] has to be called although nothing arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.core.active.is_empty() {
+            self.core.wheel.next()
+        } else {
+            // Something is ready and only the port was full.
+            Some(Instant::from_nanos(0))
+        }
+    }
+
+    /// Sleeps until the port has something or `timeout` is over.
+    ///
+    /// # Errors
+    /// The port is broken.
+    pub fn wait(&mut self, timeout: StdDuration) -> io::Result<()> {
+        self.port.wait(Some(timeout))
+    }
+
+    /// What the port can do.
+    pub fn caps(&self) -> &Caps {
+        self.port.caps()
+    }
+
+    /// The port, for what only a concrete backend offers.
+    pub fn port_mut(&mut self) -> &mut D {
+        &mut self.port
+    }
+
+    /// A new protection domain.
+    pub fn alloc_pd(&mut self) -> Pd {
+        self.pds += 1;
+        Pd(self.pds)
+    }
+
+    fn check_pd(&self, pd: Pd) -> Result<(), EngineError> {
+        if (1..=self.pds).contains(&pd.0) {
+            Ok(())
+        } else {
+            Err(EngineError::NoPd(pd))
+        }
+    }
+
+    /// A completion queue of `depth` entries, 1 ..= 2^22.
+    ///
+    /// # Errors
+    /// The depth is out of range.
+    pub fn create_cq(&mut self, depth: u32) -> Result<Cq, EngineError> {
+        let refused = EngineError::CqDepth {
+            given: depth,
+            max: CQ_DEPTH_MAX,
+        };
+        if !(1..=CQ_DEPTH_MAX).contains(&depth) {
+            return Err(refused);
+        }
+        self.core.cqs.create(depth).ok_or(refused)
+    }
+
+    /// Registers a whole region.
+    ///
+    /// # Errors
+    /// See [`RegError`].
+    pub fn reg_mr(&mut self, pd: Pd, region: &Region, access: Access) -> Result<Mr, EngineError> {
+        self.reg_mr_range(pd, region, 0, region.len() as u64, access)
+    }
+
+    /// Registers `len` bytes at `offset` of a region.
+    ///
+    /// # Errors
+    /// See [`RegError`].
+    pub fn reg_mr_range(
+        &mut self,
+        pd: Pd,
+        region: &Region,
+        offset: u64,
+        len: u64,
+        access: Access,
+    ) -> Result<Mr, EngineError> {
+        self.check_pd(pd)?;
+        Ok(self.core.mem.register(pd, region, offset, len, access)?)
+    }
+
+    /// Takes a region back: nobody can reach it by its keys any more.
+    ///
+    /// # Errors
+    /// No region has this key.
+    pub fn dereg_mr(&mut self, lkey: LKey) -> Result<(), EngineError> {
+        if self.core.mem.deregister(lkey) {
+            Ok(())
+        } else {
+            Err(EngineError::NoMr(lkey))
+        }
+    }
+
+    /// A queue pair in RESET.
+    ///
+    /// # Errors
+    /// A capacity is out of range, the PD or a CQ does not exist, or no number is left.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, EngineError> {
+        self.check_pd(init.pd)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            if !self.core.cqs.exists(cq) {
+                return Err(EngineError::NoCq(cq));
+            }
+        }
+        let lower = match self.port.caps().link {
+            Link::Ethernet => Lower::Ethernet,
+            Link::Udp => Lower::Udp,
+        };
+        let qpn = self
+            .core
+            .qps
+            .create(*init, lower)?
+            .ok_or(EngineError::QpsExhausted)?;
+        let members = self.core.qps.len();
+        self.core.wheel.reserve(members);
+        let spare = members.saturating_sub(self.core.active.len());
+        self.core.active.reserve(spare);
+        Ok(qpn)
+    }
+
+    /// Changes state and attributes of a queue pair, or nothing at all.
+    ///
+    /// # Errors
+    /// The first rule broken, or a path MTU the link cannot carry.
+    pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), EngineError> {
+        if let Some(mtu) = attr.path_mtu {
+            self.check_path_mtu(mtu)?;
+        }
+        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        entry.qp.modify(attr, &mut self.core.cqs)?;
+        self.core.activate(index);
+        Ok(())
+    }
+
+    fn check_path_mtu(&self, mtu: PathMtu) -> Result<(), EngineError> {
+        let caps = self.port.caps();
+        let needed = mtu.bytes() + RC_OVERHEAD;
+        if needed <= caps.mtu {
+            return Ok(());
+        }
+        Err(EngineError::PathMtu {
+            path_mtu: mtu.bytes(),
+            needed,
+            link_mtu: caps.mtu,
+            port: caps.name.clone(),
+        })
+    }
+
+    /// Destroys a queue pair; what it had posted vanishes without completion.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EngineError> {
+        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        self.core.wheel.disarm(index);
+        self.core.active.retain(|&i| i != index);
+        self.core.qps.destroy(index);
+        Ok(())
+    }
+
+    /// Posts a send; it leaves in the next poll.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), EngineError> {
+        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        entry.qp.post_send(wr, &mut self.core.cqs)?;
+        if !entry.active {
+            entry.active = true;
+            self.core.active.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// See [`PostError`]; nothing was posted then.
+    #[inline]
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), EngineError> {
+        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        Ok(entry.qp.post_recv(wr, &mut self.core.cqs)?)
+    }
+
+    /// Takes completions out of a CQ, returns how many.
+    #[inline]
+    pub fn poll_cq(&mut self, cq: Cq, out: &mut [Completion]) -> usize {
+        self.core.cqs.poll(cq, out)
+    }
+
+    /// The oldest asynchronous event not yet taken.
+    pub fn poll_event(&mut self) -> Option<(Qpn, Event)> {
+        self.core.cqs.poll_event()
+    }
+
+    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+        Some(&self.core.qps.get(self.core.qps.find(qpn)?)?.qp)
+    }
+
+    /// State of a queue pair.
+    #[must_use]
+    pub fn qp_state(&self, qpn: Qpn) -> Option<QpState> {
+        Some(self.qp(qpn)?.state())
+    }
+
+    /// Counters of a queue pair.
+    #[must_use]
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<Counters> {
+        Some(*self.qp(qpn)?.counters())
+    }
+
+    /// Sends posted and not completed on a queue pair.
+    #[must_use]
+    pub fn sends_posted(&self, qpn: Qpn) -> Option<u32> {
+        Some(self.qp(qpn)?.sends_posted())
+    }
+
+    /// Why a queue pair went to ERR by itself.
+    #[must_use]
+    pub fn failure(&self, qpn: Qpn) -> Option<Failure> {
+        let entry = self.core.qps.get(self.core.qps.find(qpn)?)?;
+        Some(Failure {
+            report: *entry.qp.failure()?,
+            icrc_errors: entry.icrc_errors,
+            unknown_qp: self.core.stats.unknown_qp,
+        })
+    }
+
+    /// Counters of the engine.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            cq_overflows: self.core.cqs.overflow_count,
+            ..self.core.stats
+        }
+    }
+
+    /// Counters of the port.
+    pub fn port_stats(&mut self) -> PortStats {
+        self.port.stats()
+    }
+}
+
+impl Core {
+    /// Lists a QP for the next transmit phase.
+    #[inline]
+    pub(crate) fn activate(&mut self, index: u32) {
+        if let Some(entry) = self.qps.get_mut(index)
+            && !entry.active
+        {
+            entry.active = true;
+            self.active.push_back(index);
+        }
+    }
+
+    /// Asks every QP whose deadline may have come.
+    fn fire_timers(&mut self, now: Instant) -> usize {
+        let mut fired = 0;
+        while let Some(index) = self.wheel.pop_due(now) {
+            let Some(entry) = self.qps.get_mut(index) else {
+                continue;
+            };
+            if entry.qp.poll_timeout().is_some_and(|at| at <= now) {
+                fired += 1;
+                let mut cx = Cx {
+                    now,
+                    mem: &mut self.mem,
+                    sink: &mut self.cqs,
+                };
+                entry.qp.handle_timeout(&mut cx);
+                self.activate(index);
+            }
+            self.rearm(index);
+        }
+        fired
+    }
+
+    /// Files the QP's next deadline, if it has one.
+    #[inline]
+    pub(crate) fn rearm(&mut self, index: u32) {
+        if let Some(entry) = self.qps.get(index)
+            && let Some(at) = entry.qp.poll_timeout()
+        {
+            self.wheel.arm(index, at);
+        }
+    }
+
+    /// A CQ that overflowed takes its QPs with it, and says so (C7).
+    fn settle_overflows(&mut self) {
+        while let Some(cq) = self.cqs.take_overflow() {
+            let hit: Vec<u32> = self
+                .qps
+                .iter()
+                .filter(|(_, e)| e.qp.init().send_cq == cq || e.qp.init().recv_cq == cq)
+                .map(|(i, _)| i)
+                .collect();
+            for index in hit {
+                let Some(entry) = self.qps.get_mut(index) else {
+                    continue;
+                };
+                self.cqs.event(entry.qp.qpn(), Event::CqErr);
+                // RESET cannot go to ERR, and has nothing to flush.
+                let _ = entry.qp.modify(&QpAttr::state(QpState::Err), &mut self.cqs);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Queue pairs by number.
+//!
+//! A QPN is a slot index in its low 18 bits and a generation above: packets for a destroyed QP
+//! miss the one that took its place.
+
+use xroce_proto::qp::{CreateError, Qp, QpInit};
+use xroce_wire::newtypes::Qpn;
+use xroce_wire::template::Lower;
+
+const INDEX_BITS: u32 = 18;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+const GENERATIONS: u32 = 1 << (24 - INDEX_BITS);
+/// QPNs 0 ..= 16 are special or by custom unused (rxe starts at 17).
+const FIRST_INDEX: u32 = 17;
+
+/// A slot of the table.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) qp: Qp,
+    /// In the engine's list of QPs that may have something to send.
+    pub(crate) active: bool,
+    /// Packets for this QP whose ICRC was wrong.
+    pub(crate) icrc_errors: u64,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    entry: Option<Box<Entry>>,
+}
+
+/// All QPs of an engine.
+#[derive(Debug, Default)]
+pub(crate) struct QpTable {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl QpTable {
+    /// Makes a QP; `None` when all numbers are taken.
+    pub(crate) fn create(
+        &mut self,
+        init: QpInit,
+        lower: Lower,
+    ) -> Result<Option<Qpn>, CreateError> {
+        init.validate()?;
+        let Some(index) = self.claim_slot() else {
+            return Ok(None);
+        };
+        let slot = &mut self.slots[index as usize];
+        let qpn = Qpn::new(slot.generation << INDEX_BITS | (index + FIRST_INDEX));
+        let qp = Qp::new(qpn, init, lower)?;
+        slot.entry = Some(Box::new(Entry {
+            qp,
+            active: false,
+            icrc_errors: 0,
+        }));
+        Ok(Some(qpn))
+    }
+
+    fn claim_slot(&mut self) -> Option<u32> {
+        if let Some(index) = self.free.pop() {
+            return Some(index);
+        }
+        let index = u32::try_from(self.slots.len()).ok()?;
+        if index + FIRST_INDEX > INDEX_MASK {
+            return None;
+        }
+        self.slots.push(Slot::default());
+        Some(index)
+    }
+
+    /// Slot of a QP that exists.
+    #[inline]
+    pub(crate) fn find(&self, qpn: Qpn) -> Option<u32> {
+        let index = (qpn.value() & INDEX_MASK).checked_sub(FIRST_INDEX)?;
+        let slot = self.slots.get(index as usize)?;
+        let lives = slot.entry.is_some() && slot.generation == qpn.value() >> INDEX_BITS;
+        lives.then_some(index)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&Entry> {
+        self.slots.get(index as usize)?.entry.as_deref()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Entry> {
+        self.slots.get_mut(index as usize)?.entry.as_deref_mut()
+    }
+
+    /// Removes a QP; its number is not used again for 63 lives of the slot.
+    pub(crate) fn destroy(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get_mut(index as usize)
+            && slot.entry.take().is_some()
+        {
+            slot.generation = (slot.generation + 1) % GENERATIONS;
+            // The oldest free slot is used last, to keep numbers fresh as long as possible.
+            self.free.insert(0, index);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((u32::try_from(i).ok()?, s.entry.as_deref()?)))
+    }
+}
