@@ -1,0 +1,43 @@
+//! Compiles `src/roce.bpf.c` with clang and generates its libbpf skeleton.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::exit;
+
+use libbpf_cargo::SkeletonBuilder;
+
+const SOURCE: &str = "src/roce.bpf.c";
+
+fn main() {
+    println!("cargo:rerun-if-changed={SOURCE}");
+    println!("cargo:rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("roce.skel.rs");
+    if let Err(error) = skeleton(&out) {
+        eprintln!(
+            "could not compile {SOURCE}: {error:#}\n\
+             The XDP program needs clang and the kernel headers: \
+             apt-get install clang libelf-dev zlib1g-dev m4 pkg-config make gcc libc6-dev\n\
+             or build without AF_XDP: --no-default-features"
+        );
+        exit(1);
+    }
+}
+
+fn skeleton(out: &Path) -> anyhow::Result<()> {
+    let mut args = vec![
+        "-Wall".to_owned(),
+        "-Wextra".to_owned(),
+        "-Werror".to_owned(),
+    ];
+    // <asm/types.h> lies in the multiarch directory, which clang does not search for target bpf.
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    let multiarch = PathBuf::from(format!("/usr/include/{arch}-linux-gnu"));
+    if multiarch.is_dir() {
+        args.push(format!("-I{}", multiarch.display()));
+    }
+    SkeletonBuilder::new()
+        .source(SOURCE)
+        .clang_args(args)
+        .build_and_generate(out)?;
+    Ok(())
+}
