@@ -1,5 +1,7 @@
 //! Frames by value in reusable buffers, and the pool they come from.
 
+use core::ops::{Deref, DerefMut};
+
 use xroce_wire::newtypes::Gid;
 
 use crate::datapath::Link;
@@ -16,9 +18,13 @@ pub(super) struct Meta {
     pub(super) tos: u8,
 }
 
-/// One frame: a buffer of fixed capacity, of which `len` bytes from `start` are the frame.
+/// One frame, moved from ring to ring as a pointer.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(super) struct Frame(Box<Inner>);
+
+/// A buffer of fixed capacity, of which `len` bytes from `start` are the frame.
+#[derive(Debug)]
+pub(super) struct Inner {
     buf: Box<[u8]>,
     /// First byte used, so that the payload of a Middle packet begins on a cache line (below).
     start: u32,
@@ -42,15 +48,31 @@ impl Frame {
         let buf = vec![0; capacity + 128].into_boxed_slice();
         let start = buf.as_ptr().align_offset(64).min(63) + (64 - before);
         let start = u32::try_from(start).unwrap_or(0);
-        Self {
+        Self(Box::new(Inner {
             buf,
             start,
             len: 0,
             hops: 0,
             meta: Meta::default(),
-        }
+        }))
     }
+}
 
+impl Deref for Frame {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl DerefMut for Frame {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.0
+    }
+}
+
+impl Inner {
     /// The whole buffer from the first byte of the frame on, for writing one.
     pub(super) fn room(&mut self, capacity: usize) -> &mut [u8] {
         let start = self.start as usize;

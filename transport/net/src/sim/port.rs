@@ -8,7 +8,7 @@ use xroce_wire::frame::UdpMeta;
 use xroce_wire::newtypes::Gid;
 
 use super::Shared;
-use super::frame::{Frame, L2_BYTES, Meta};
+use super::frame::{Frame, Inner, L2_BYTES, Meta};
 use super::net::Net;
 use crate::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
 
@@ -224,7 +224,7 @@ impl Drop for SimPort {
     }
 }
 
-impl Frame {
+impl Inner {
     /// As the receiver sees it.
     pub(super) fn as_rx(&self, link: Link) -> Rx<'_> {
         let Meta {
