@@ -340,6 +340,7 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.cold.comm_est = false;
+        self.cold.notify_drained = false;
         self.cold.last_seen = LastSeen::default();
         self.cold.failure = None;
     }

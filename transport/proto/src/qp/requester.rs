@@ -53,7 +53,6 @@ impl Qp {
     }
 
     /// Writes the next request packet, if one may leave now.
-    #[inline]
     pub(super) fn poll_request<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -65,8 +64,7 @@ impl Qp {
         let index = self.tx.send_index;
         let fresh = index == self.sq.started;
         if fresh && let Err(status) = self.start(cx, index) {
-            self.poison(cx, status);
-            return None;
+            return self.poison(cx, frame, status);
         }
         let wqe = *self.sq.wqe(index);
         let packet = self.tx.send_packet;
@@ -86,8 +84,7 @@ impl Qp {
             }
             Err(_) if fresh => {
                 self.sq.started = index;
-                self.poison(cx, WcStatus::LocProtErr);
-                None
+                self.poison(cx, frame, WcStatus::LocProtErr)
             }
             Err(_) => {
                 self.fail_send(cx, index, WcStatus::LocProtErr);
@@ -303,15 +300,23 @@ impl Qp {
         }
     }
 
-    /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5).
-    fn poison<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, status: WcStatus) {
+    /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5),
+    /// which the last packet before it asks for once more.
+    #[cold]
+    fn poison<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+        status: WcStatus,
+    ) -> Option<usize> {
         self.tx.poisoned = true;
         self.cold.poison_status = status;
         if self.sq.head == self.sq.started {
             self.fail_send(cx, self.sq.head, status);
-        } else {
-            self.solicit_ack();
+            return None;
         }
+        self.solicit_ack();
+        self.poll_request(cx, frame)
     }
 
     /// The timer fired: resend from the oldest unacknowledged PSN (R12).
