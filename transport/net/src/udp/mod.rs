@@ -190,15 +190,25 @@ impl UdpPort {
             }
             Err(Errno::WOULDBLOCK) => Ok(false),
             // The device cannot cut (EIO), or something on the way refuses it (EINVAL).
-            Err(Errno::IO | Errno::INVAL) if train.count > 1 => {
-                tracing::info!(port = %self.caps.name, "kernel refuses UDP_SEGMENT, sending singly");
-                self.trains.give_up_segments();
-                Ok(match self.trains.next(false) {
-                    Some(train) => self.send_singly(&train, &to)?,
-                    None => true,
-                })
-            }
+            Err(Errno::IO | Errno::INVAL) if train.count > 1 => self.try_first(train, &to),
             Err(e) => self.after_error(train, e),
+        }
+    }
+
+    /// A train was refused. Its first frame alone (which has identification 0 in any case) shows
+    /// whether cutting is to blame, or the destination.
+    fn try_first(&mut self, train: &Train, to: &SockAddr) -> io::Result<bool> {
+        match self.send_bytes(train, to, train.start + train.segment, false) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(e) => return self.after_error(train, e),
+        }
+        tracing::info!(port = %self.caps.name, "kernel refuses UDP_SEGMENT, frames go singly");
+        self.trains.give_up_segments();
+        self.trains.done_first(train.segment);
+        match self.trains.next(false) {
+            Some(rest) => self.send_singly(&rest, to),
+            None => Ok(true),
         }
     }
 

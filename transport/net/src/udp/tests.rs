@@ -346,6 +346,7 @@ fn without_kernel_segmentation_frames_go_singly() {
         let got: Vec<u32> = take(&mut b, 40, 64).iter().map(|g| g.psn).collect();
         assert_eq!(got, (0..40).collect::<Vec<_>>());
         assert_eq!((a.stats().tx_dropped, a.stats().syscalls), (0, 41));
+        assert!(format!("{:?}", a.trains).contains("max_segments: 1"));
     }
 }
 
@@ -412,6 +413,25 @@ fn a_refused_train_is_counted() {
             .collect::<Vec<_>>(),
         [21]
     );
+}
+
+#[test]
+fn a_bad_destination_does_not_end_segmentation() {
+    let [mut a, mut b] = bind_pair(&UdpConfig::default());
+    // From a loopback address to another machine: EINVAL.
+    let far = Gid::from_v4([198, 51, 100, 7]);
+    for psn in 0..10 {
+        assert!(put(&mut a, far, 0, psn, 64));
+    }
+    for psn in 10..20 {
+        assert!(put(&mut a, b.gid(), 0, psn, 64));
+    }
+    a.tx_flush().unwrap();
+    let got: Vec<u32> = take(&mut b, 10, 64).iter().map(|g| g.psn).collect();
+    assert_eq!(got, (10..20).collect::<Vec<_>>());
+    let stats = a.stats();
+    assert!(stats.tx_dropped == 10 && stats.syscalls < 20, "{stats:?}");
+    assert!(matches!(a.last_error(), Some(SendTrouble::Refused { .. })));
 }
 
 #[test]
@@ -575,6 +595,45 @@ fn whole_trains_over_veth() {
         let calls = b.stats().syscalls;
         assert!(calls < 40, "{calls} system calls for ten trains");
     }
+}
+
+/// A link slower than the sender: the socket's buffer fills and pushes back, nothing is lost.
+#[test]
+fn a_slow_link_pushes_back() {
+    let Some(net) = NetnsPair::or_skip(4200, 1) else {
+        return;
+    };
+    let tbf = "qdisc add dev veth0 root tbf rate 400mbit burst 64k limit 20m";
+    let mut tc = net.a.command("tc");
+    if !tc.args(tbf.split(' ')).status().is_ok_and(|s| s.success()) {
+        xroce_testnet::skip("tc cannot make a slow link");
+        return;
+    }
+    let cfg = UdpConfig {
+        buffer_bytes: 150_000,
+        ..UdpConfig::default()
+    };
+    let mut a = net.a.run(|| UdpPort::bind(net.a.ip(false), &cfg).unwrap());
+    let mut b = net
+        .b
+        .run(|| UdpPort::bind(net.b.ip(false), &UdpConfig::default()).unwrap());
+    let mut got = Vec::new();
+    for psn in 0..2_000 {
+        while !put(&mut a, b.gid(), 0, psn, 4096) {
+            a.wait(Some(Duration::from_millis(100))).unwrap();
+            a.tx_flush().unwrap();
+            got.extend(take(&mut b, 1, 64).iter().map(|g| g.psn));
+        }
+    }
+    while got.len() < 2_000 {
+        a.tx_flush().unwrap();
+        let more = take(&mut b, 1, 64);
+        assert!(!more.is_empty(), "{} of 2000", got.len());
+        got.extend(more.iter().map(|g| g.psn));
+    }
+    assert_eq!(got, (0..2_000).collect::<Vec<_>>());
+    let stats = a.stats();
+    assert!(stats.tx_full > 10 && stats.tx_dropped == 0, "{stats:?}");
 }
 
 #[test]

@@ -286,4 +286,46 @@ mod tests {
         }
         assert_eq!(t.next(true), None);
     }
+
+    /// Whatever is committed comes out once, in order, in trains the kernel takes.
+    #[test]
+    fn any_sequence_of_frames() {
+        let mut rng = crate::sim::Rng::new(11);
+        for round in 0..500 {
+            let mut t = Trains::new(1 + rng.index(64));
+            let mut expect = Vec::new();
+            let mut trains = Vec::new();
+            let mut send = |t: &mut Trains, all: bool| {
+                while let Some(train) = t.next(all) {
+                    let bytes = t.bytes(train.start, train.end).to_vec();
+                    trains.push((train, bytes));
+                    t.done();
+                }
+            };
+            for _ in 0..rng.index(400) {
+                if !t.has_room() || rng.below(50) == 0 {
+                    send(&mut t, true);
+                }
+                let dst = [V6, Gid::new([2; 16])][rng.index(8) / 7];
+                let len = [84, 84, 1040, 4112, rng.index(MAX_FRAME + 1)][rng.index(5)];
+                let fill = u8::try_from(rng.below(256)).unwrap();
+                expect.push((dst, vec![fill; len]));
+                if put(&mut t, dst, 0, len, fill) {
+                    send(&mut t, false);
+                }
+            }
+            send(&mut t, true);
+            let mut got = Vec::new();
+            for (train, bytes) in &trains {
+                assert!(bytes.len() <= MAX_TRAIN && train.count <= t.max_segments);
+                let frames: Vec<_> = bytes.chunks(train.segment.max(1)).collect();
+                assert_eq!(frames.len().max(1), train.count, "round {round}");
+                match &frames[..] {
+                    [] => got.push((train.dst, Vec::new())),
+                    frames => got.extend(frames.iter().map(|f| (train.dst, f.to_vec()))),
+                }
+            }
+            assert_eq!(got, expect, "round {round}");
+        }
+    }
 }
