@@ -5,6 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod decode;
+mod demo;
+mod perf;
+mod stop;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -20,7 +23,16 @@ struct Cli {
 }
 
 #[derive(Subcommand, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one, for the life of the process"
+)]
 enum Command {
+    /// Measure bandwidth and latency of RC SEND, RDMA WRITE and RDMA READ between two processes
+    #[command(subcommand)]
+    Perf(perf::args::PerfCommand),
+    /// Show two software RNICs exchanging verified SEND, WRITE and READ
+    Demo(demo::DemoArgs),
     /// Print the RoCE packets of a capture file
     Decode(decode::DecodeArgs),
 }
@@ -33,6 +45,8 @@ fn main() -> ExitCode {
     // Line buffered, and locked once: rows of `decode` come by the million.
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
+        Command::Perf(command) => perf::run(command, &mut out),
+        Command::Demo(args) => demo::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
     };
     let result = result.and_then(|()| Ok(out.flush()?));
@@ -45,8 +59,13 @@ fn main() -> ExitCode {
         // `xroce … | head`: the reader has what it wanted.
         return ExitCode::SUCCESS;
     }
+    let interrupted = e.chain().any(|cause| cause.is::<stop::Interrupted>());
     complain(&format!("{e:#}"));
-    ExitCode::FAILURE
+    if interrupted {
+        ExitCode::from(130)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// What clap found wrong, in one line; help and version in full.

@@ -29,5 +29,9 @@ pub(crate) fn requested() -> bool {
 /// # Errors
 /// [`Interrupted`].
 pub(crate) fn check() -> Result<(), Interrupted> {
-    if requested() { Err(Interrupted) } else { Ok(()) }
+    if requested() {
+        Err(Interrupted)
+    } else {
+        Ok(())
+    }
 }

@@ -5,7 +5,7 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
-use super::message::{Message, QpData, check_qps};
+use super::message::{Message, QpData};
 use super::node::{Area, Done};
 use super::pattern::{MessageId, Pattern};
 use super::plan::{Op, Plan, Shape, Step, Test};
@@ -52,7 +52,6 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         messages: Option<u64>,
     ) -> Result<()> {
         let shape = plan.shape(step);
-        let theirs = check_qps(theirs, shape.qps)?;
         let per_qp = vec![0; shape.qps as usize];
         let mut answer = Self {
             talk,
@@ -73,7 +72,7 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         };
         let qps = answer.talk.flow.start_step(shape)?;
         answer.prepare(messages)?;
-        answer.talk.flow.connect_step(&qps, &theirs)?;
+        answer.talk.flow.connect_step(&qps, theirs)?;
         answer.talk.say(&Message::Ready { qps })?;
         while answer.round()? {}
         Ok(())
@@ -107,7 +106,9 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
             }
         }
         if self.step.test == Test::Lat && self.step.op == Op::Write {
-            self.talk.flow.fill(Area::Target, 0, 0, &vec![0; self.step.size as usize]);
+            self.talk
+                .flow
+                .fill(Area::Target, 0, 0, &vec![0; self.step.size as usize]);
         }
         Ok(())
     }
@@ -121,7 +122,12 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
     }
 
     fn id(&self, qp: u32, n: u64) -> MessageId {
-        MessageId { step: self.index, round: self.round, qp, n }
+        MessageId {
+            step: self.index,
+            round: self.round,
+            qp,
+            n,
+        }
     }
 
     /// Everything up to the client's `sync`, and the reply to it. Whether another round follows.
@@ -129,12 +135,19 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         let (round, messages, next) = loop {
             match self.talk.take_message() {
                 None => self.turn()?,
-                Some(Message::Sync { round, messages, next }) => break (round, messages, next),
+                Some(Message::Sync {
+                    round,
+                    messages,
+                    next,
+                }) => break (round, messages, next),
                 Some(other) => return Err(unexpected(&other, "sync")),
             }
         };
         if round != self.round || messages.len() != self.shape.qps as usize {
-            bail!("the client ended round {round} while round {} was running", self.round);
+            bail!(
+                "the client ended round {round} while round {} was running",
+                self.round
+            );
         }
         if self.step.op == Op::Send && self.step.test == Test::Bw {
             self.await_stragglers(&messages)?;
@@ -178,7 +191,11 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
 
     fn take_receive(&mut self, d: Done) -> Result<()> {
         if d.len != self.step.size {
-            bail!("a message of {} bytes arrived where {} were sent", d.len, self.step.size);
+            bail!(
+                "a message of {} bytes arrived where {} were sent",
+                d.len,
+                self.step.size
+            );
         }
         if let Some(received) = self.received.get_mut(d.qp as usize) {
             *received += 1;
@@ -203,7 +220,11 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         self.talk.flow.turn(clock::now())?;
         if self.verify {
             self.talk.flow.read(Area::Target, 0, 0, &mut self.buffer);
-            let end = if self.step.op == Op::Write { size as usize - 1 } else { size as usize };
+            let end = if self.step.op == Op::Write {
+                size as usize - 1
+            } else {
+                size as usize
+            };
             let got = self.buffer.get(..end).unwrap_or_default();
             let miss = self.pattern.mismatch(self.id(0, n), got);
             self.note(miss.map(|m| m.to_string()));
@@ -214,7 +235,12 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
 
     fn await_stragglers(&mut self, messages: &[u64]) -> Result<()> {
         let deadline = clock::now() + STRAGGLERS;
-        while self.received.iter().zip(messages).any(|(got, sent)| got < sent) {
+        while self
+            .received
+            .iter()
+            .zip(messages)
+            .any(|(got, sent)| got < sent)
+        {
             self.turn()?;
             if clock::now() >= deadline {
                 bail!(

@@ -20,6 +20,17 @@ pub(crate) enum PerfCommand {
     Raw(RawArgs),
 }
 
+impl PerfCommand {
+    /// The process whose end ends this one.
+    pub(crate) fn parent(&self) -> Option<i32> {
+        match self {
+            Self::Server(args) => args.port_args.parent,
+            Self::Client(args) => args.port_args.parent,
+            Self::Raw(args) => args.parent,
+        }
+    }
+}
+
 /// How frames come and go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Backend {
@@ -75,15 +86,19 @@ pub(crate) struct PortArgs {
     /// What to do when there is nothing to do
     #[arg(long, value_enum, default_value_t)]
     pub poll: Poll,
-    /// End when the parent process ends (for programs that start this one)
-    #[arg(long, hide = true)]
-    pub die_with_parent: bool,
+    /// End when the parent process, which has this number, ends
+    #[arg(long, hide = true, value_name = "PID")]
+    pub parent: Option<i32>,
 }
 
 impl PortArgs {
     /// The backend that was asked for, or the one that fits.
     pub(crate) fn backend(&self) -> Backend {
-        let fitting = if self.dev.is_some() { Backend::Xdp } else { Backend::Udp };
+        let fitting = if self.dev.is_some() {
+            Backend::Xdp
+        } else {
+            Backend::Udp
+        };
         self.backend.unwrap_or(fitting)
     }
 }
@@ -169,12 +184,18 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     /// What was asked for, not yet checked.
     pub(crate) fn plan(&self) -> Plan {
-        let default_size = if self.test == [Test::Lat] { 2 } else { 64 << 10 };
+        let default_size = if self.test == [Test::Lat] {
+            2
+        } else {
+            64 << 10
+        };
         let sizes = match (&self.sizes, self.size) {
             (Some(list), _) => list.0.clone(),
             (None, size) => vec![size.unwrap_or(default_size)],
         };
-        let limit = self.messages.map_or(Limit::Millis(self.seconds), Limit::Messages);
+        let limit = self
+            .messages
+            .map_or(Limit::Millis(self.seconds), Limit::Messages);
         Plan {
             ops: self.op.clone(),
             tests: self.test.clone(),
@@ -189,12 +210,59 @@ impl ClientArgs {
     }
 }
 
+/// What this end of the link does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum RawRole {
+    /// Count what arrives, until nothing does any more.
+    Receive,
+    /// Send as fast as it goes.
+    Send,
+    /// Answer every frame.
+    Echo,
+    /// Send one frame at a time and wait for the answer of an echo.
+    Ping,
+}
+
 /// `xroce perf raw`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RawArgs {
-    /// Network interface that sends, or that receives with --receive
+    /// What this end does; start "receive" or "echo" first, then "send" or "ping" at the other end
+    #[arg(value_enum, value_name = "ROLE")]
+    pub role: RawRole,
+    /// Network interface
     #[arg(long, value_name = "IF")]
     pub dev: String,
+    /// Address of the other end (all but "receive")
+    #[arg(long, value_name = "ADDR")]
+    pub to: Option<IpAddr>,
+    /// Frame length in bytes, Ethernet header included
+    #[arg(long, default_value_t = 1082, value_name = "BYTES")]
+    pub frame: usize,
+    /// Seconds to send
+    #[arg(long, default_value = "2", value_name = "S", value_parser = parse_seconds)]
+    pub seconds: u64,
+    /// Seconds to wait for the first frame
+    #[arg(long, default_value = "30", value_name = "S", value_parser = parse_seconds)]
+    pub timeout: u64,
+    /// Frames handed to the kernel at a time
+    #[arg(long, default_value_t = 32, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub batch: u16,
+    /// Queue of the interface
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub queue: u32,
+    /// Where the XDP program runs
+    #[arg(long, value_enum, default_value_t)]
+    pub xdp_mode: XdpMode,
+    /// Core to run on
+    #[arg(long, value_name = "N")]
+    pub core: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// End when the parent process, which has this number, ends
+    #[arg(long, hide = true, value_name = "PID")]
+    pub parent: Option<i32>,
 }
 
 /// A list of message sizes.
@@ -228,7 +296,9 @@ fn parse_mtu(text: &str) -> Result<u32, String> {
 
 /// Seconds, with a fraction, to milliseconds.
 fn parse_seconds(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
     #[allow(clippy::cast_precision_loss, reason = "3.6 million is exact in f64")]
     let max = plan::MAX_MILLIS as f64 / 1e3;
     if !(0.001..=max).contains(&seconds) {

@@ -23,7 +23,9 @@ pub(crate) enum ChannelError {
     #[error(transparent)]
     Bad(#[from] BadMessage),
     /// The peer went away without a word.
-    #[error("the peer closed the connection in the middle of the test (did it crash or was it stopped?)")]
+    #[error(
+        "the peer closed the connection in the middle of the test (did it crash or was it stopped?)"
+    )]
     Closed,
     /// The peer hung up in the middle of a message.
     #[error("the peer closed the connection in the middle of a message")]
@@ -79,7 +81,10 @@ impl Channel {
     pub(crate) fn new(stream: TcpStream, now: Instant) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let (peer, local) = (stream.peer_addr()?, stream.local_addr()?.ip().to_canonical());
+        let (peer, local) = (
+            stream.peer_addr()?,
+            stream.local_addr()?.ip().to_canonical(),
+        );
         Ok(Self {
             stream,
             peer,
@@ -191,7 +196,11 @@ impl Channel {
                 Err(e) => return Err(e.into()),
             }
         }
-        if self.backlog.len() > MAX_BACKLOG { Err(ChannelError::Stuck) } else { Ok(()) }
+        if self.backlog.len() > MAX_BACKLOG {
+            Err(ChannelError::Stuck)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -213,7 +222,10 @@ mod tests {
     fn pair() -> (Channel, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Channel::new(listener.accept().unwrap().0, T0).unwrap(), peer)
+        (
+            Channel::new(listener.accept().unwrap().0, T0).unwrap(),
+            peer,
+        )
     }
 
     fn poll_until(c: &mut Channel, now: Instant) -> Result<Message, ChannelError> {
@@ -229,7 +241,8 @@ mod tests {
     fn messages_come_and_heartbeats_do_not_show() {
         let (mut c, mut peer) = pair();
         assert!(c.poll(T0).unwrap().is_none());
-        peer.write_all(&encode(&Message::Heartbeat {}).unwrap()).unwrap();
+        peer.write_all(&encode(&Message::Heartbeat {}).unwrap())
+            .unwrap();
         peer.write_all(&encode(&Message::Bye {}).unwrap()).unwrap();
         assert_eq!(poll_until(&mut c, T0).unwrap(), Message::Bye {});
     }
@@ -258,7 +271,8 @@ mod tests {
     #[test]
     fn an_abort_is_an_error_with_its_reason() {
         let (mut c, mut peer) = pair();
-        peer.write_all(&encode(&Message::abort("link\nis down")).unwrap()).unwrap();
+        peer.write_all(&encode(&Message::abort("link\nis down")).unwrap())
+            .unwrap();
         drop(peer);
         let err = poll_until(&mut c, T0).unwrap_err();
         assert_eq!(err.to_string(), "the other side gave up: link is down");

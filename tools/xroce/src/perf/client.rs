@@ -32,14 +32,18 @@ const ATTEMPT: StdDuration = StdDuration::from_millis(500);
 pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
     let plan = args.plan();
     plan.check()?;
+    port::check(&args.port_args)?;
     let mut channel = connect(args)?;
-    let peer = channel.peer();
-    port::open(&args.port_args, Some(channel.local()), Some(peer.ip()), Client {
-        args,
-        plan: &plan,
-        channel: &mut channel,
-        out,
-    })
+    port::open(
+        &args.port_args,
+        Some(channel.local()),
+        Client {
+            args,
+            plan: &plan,
+            channel: &mut channel,
+            out,
+        },
+    )
 }
 
 /// Opens the side channel.
@@ -64,11 +68,13 @@ fn connect(args: &ClientArgs) -> Result<Channel> {
             }
         }
     }
-    let Some((address, e)) = last else { bail!("the server \"{}\" has no address", args.server) };
+    let Some((address, e)) = last else {
+        bail!("the server \"{}\" has no address", args.server)
+    };
     Err(match e.kind() {
-        std::io::ErrorKind::ConnectionRefused => anyhow!(
-            "no server at {address}: start \"xroce perf server\" there, or give its --port"
-        ),
+        std::io::ErrorKind::ConnectionRefused => {
+            anyhow!("no server at {address}: start \"xroce perf server\" there, or give its --port")
+        }
         std::io::ErrorKind::TimedOut => anyhow!(
             "{address} does not answer within {} s: check the address, the link and firewalls",
             args.timeout / 1000
@@ -96,8 +102,14 @@ impl Visitor for Client<'_> {
         match report.mismatches() {
             0 => Ok(()),
             n => {
-                let first = report.results.iter().find_map(|r| r.first_mismatch.as_deref());
-                bail!("{n} messages were not what was sent: {}", first.unwrap_or("no details"))
+                let first = report
+                    .results
+                    .iter()
+                    .find_map(|r| r.first_mismatch.as_deref());
+                bail!(
+                    "{n} messages were not what was sent: {}",
+                    first.unwrap_or("no details")
+                )
             }
         }
     }
@@ -146,7 +158,8 @@ impl Client<'_> {
         match self.args.mtu.and_then(|m| PathMtu::from_bytes(m as usize)) {
             Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),
             Some(asked) => Err(too_large(asked, link, "this side's", node.port_name())),
-            None => largest.ok_or_else(|| too_large(PathMtu::Mtu256, link, "this side's", node.port_name())),
+            None => largest
+                .ok_or_else(|| too_large(PathMtu::Mtu256, link, "this side's", node.port_name())),
         }
     }
 
@@ -177,7 +190,11 @@ impl Client<'_> {
             Err(e) => e,
         })?;
         let (gid, link_mtu, port) = match reply {
-            Message::Accept { gid, link_mtu, port } => (gid, link_mtu, one_line(&port)),
+            Message::Accept {
+                gid,
+                link_mtu,
+                port,
+            } => (gid, link_mtu, one_line(&port)),
             other => return Err(unexpected(&other, "accept")),
         };
         let theirs = PathMtu::for_link_mtu(link_mtu as usize);
@@ -195,7 +212,8 @@ impl Client<'_> {
         path_mtu: u32,
     ) -> Result<RemoteMemory> {
         let memory = flow.memory();
-        self.channel.send(&Message::Connect { path_mtu, memory }, clock::now())?;
+        self.channel
+            .send(&Message::Connect { path_mtu, memory }, clock::now())?;
         match listen_only(self.channel, Channel::usual_silence())? {
             Message::Connected { memory: theirs } => Ok(theirs.check(memory.len)?),
             other => Err(unexpected(&other, "connected")),
@@ -235,7 +253,7 @@ fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Er
 /// One line of JSON for a program that watches.
 fn progress(step: &super::plan::Step, report: &Report) {
     if let Some(row) = report.results.last() {
-        let line = serde_json::json!({ "step": step, "line": row.line() });
+        let line = serde_json::json!({ "step": step, "line": row.line(step.test) });
         // Whoever watched may be gone; the results still go to standard output.
         let _ = writeln!(std::io::stderr(), "{line}");
     }

@@ -140,7 +140,9 @@ impl Message {
 
     /// An [`Message::Abort`] whose reason fits.
     pub(crate) fn abort(reason: &str) -> Self {
-        Self::Abort { reason: one_line(reason) }
+        Self::Abort {
+            reason: one_line(reason),
+        }
     }
 }
 
@@ -161,17 +163,6 @@ pub(crate) struct SideCounters {
 }
 
 impl SideCounters {
-    /// What was added since `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
-            timeouts: self.timeouts.saturating_sub(before.timeouts),
-            rnr_naks: self.rnr_naks.saturating_sub(before.rnr_naks),
-            sequence_naks: self.sequence_naks.saturating_sub(before.sequence_naks),
-            icrc_errors: self.icrc_errors.saturating_sub(before.icrc_errors),
-        }
-    }
-
     /// The sum of both sides.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
@@ -232,7 +223,9 @@ pub(crate) enum BadMessage {
     #[error("the peer is not xroce perf: it sent {0}")]
     Magic(String),
     /// Another version of the exchange.
-    #[error("the peer speaks version {0} of the exchange, this is version {VERSION}: use the same xroce on both sides")]
+    #[error(
+        "the peer speaks version {0} of the exchange, this is version {VERSION}: use the same xroce on both sides"
+    )]
     Version(u16),
     /// Reserved bits.
     #[error("the peer set reserved bits in a message header")]
@@ -255,7 +248,10 @@ pub(crate) enum BadMessage {
 
 impl BadMessage {
     fn field(field: &'static str, value: impl ToString) -> Self {
-        Self::Field { field, value: one_line(&value.to_string()) }
+        Self::Field {
+            field,
+            value: one_line(&value.to_string()),
+        }
     }
 }
 
@@ -269,9 +265,15 @@ impl MemoryData {
             return Err(BadMessage::field("length of memory", self.len));
         }
         if self.va.checked_add(self.len).is_none() {
-            return Err(BadMessage::field("address of memory", format!("{:#x}", self.va)));
+            return Err(BadMessage::field(
+                "address of memory",
+                format!("{:#x}", self.va),
+            ));
         }
-        Ok(RemoteMemory { va: Va::new(self.va), rkey: RKey::new(self.rkey) })
+        Ok(RemoteMemory {
+            va: Va::new(self.va),
+            rkey: RKey::new(self.rkey),
+        })
     }
 }
 
@@ -286,12 +288,21 @@ pub(crate) fn check_qps(qps: &[QpData], count: u32) -> Result<Vec<RemoteQp>, Bad
     let check = |qp: &QpData| {
         // 0 and 1 are the management QPs, 0xffffff is multicast.
         if !(2..0x00ff_ffff).contains(&qp.qpn) {
-            return Err(BadMessage::field("queue pair number", format!("{:#x}", qp.qpn)));
+            return Err(BadMessage::field(
+                "queue pair number",
+                format!("{:#x}", qp.qpn),
+            ));
         }
         if qp.psn > 0x00ff_ffff {
-            return Err(BadMessage::field("packet sequence number", format!("{:#x}", qp.psn)));
+            return Err(BadMessage::field(
+                "packet sequence number",
+                format!("{:#x}", qp.psn),
+            ));
         }
-        Ok(RemoteQp { qpn: Qpn::new(qp.qpn), psn: Psn::new(qp.psn) })
+        Ok(RemoteQp {
+            qpn: Qpn::new(qp.qpn),
+            psn: Psn::new(qp.psn),
+        })
     };
     qps.iter().map(check).collect()
 }
@@ -314,7 +325,10 @@ pub(crate) fn check_gid(theirs: IpAddr, ours: IpAddr) -> Result<Gid, BadMessage>
         || theirs.is_multicast()
         || matches!(theirs, IpAddr::V4(v4) if v4.is_broadcast());
     if bad || theirs.is_ipv4() != ours.to_canonical().is_ipv4() {
-        return Err(BadMessage::field("RoCE address", format!("{theirs} (this side is {ours})")));
+        return Err(BadMessage::field(
+            "RoCE address",
+            format!("{theirs} (this side is {ours})"),
+        ));
     }
     Ok(Gid::from(theirs))
 }
@@ -373,7 +387,9 @@ impl Decoder {
             let start: Vec<u8> = self.buf.iter().copied().take(16).collect();
             return Err(BadMessage::Magic(format!("\"{}\"", start.escape_ascii())));
         }
-        let Some(header) = self.buf.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+        let Some(header) = self.buf.first_chunk::<HEADER_LEN>() else {
+            return Ok(None);
+        };
         let [_, _, _, _, v0, v1, r0, r1, l0, l1, l2, l3] = *header;
         let version = u16::from_be_bytes([v0, v1]);
         if version != VERSION {
@@ -387,9 +403,11 @@ impl Decoder {
             return Err(BadMessage::Length(len));
         }
         let end = HEADER_LEN + len as usize;
-        let Some(body) = self.buf.get(HEADER_LEN..end) else { return Ok(None) };
-        let message = serde_json::from_slice(body)
-            .map_err(|e| BadMessage::Json(one_line(&e.to_string())))?;
+        let Some(body) = self.buf.get(HEADER_LEN..end) else {
+            return Ok(None);
+        };
+        let message =
+            serde_json::from_slice(body).map_err(|e| BadMessage::Json(one_line(&e.to_string())))?;
         self.buf.drain(..end);
         Ok(Some(message))
     }

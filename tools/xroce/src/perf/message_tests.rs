@@ -18,23 +18,53 @@ fn plan() -> Plan {
 }
 
 fn every_message() -> Vec<Message> {
-    let memory = MemoryData { va: 0x7f00_0000_0000, len: 1 << 20, rkey: u32::MAX };
-    let qps = vec![QpData { qpn: 17, psn: 0x00ff_ffff }];
+    let memory = MemoryData {
+        va: 0x7f00_0000_0000,
+        len: 1 << 20,
+        rkey: u32::MAX,
+    };
+    let qps = vec![QpData {
+        qpn: 17,
+        psn: 0x00ff_ffff,
+    }];
     let gid: IpAddr = "2001:db8::1".parse().unwrap();
     let port = "UDP 127.0.0.1".to_owned();
     vec![
-        Message::Hello { plan: plan(), gid, link_mtu: 1500, port: port.clone() },
-        Message::Accept { gid, link_mtu: 4200, port },
-        Message::Connect { path_mtu: 1024, memory },
+        Message::Hello {
+            plan: plan(),
+            gid,
+            link_mtu: 1500,
+            port: port.clone(),
+        },
+        Message::Accept {
+            gid,
+            link_mtu: 4200,
+            port,
+        },
+        Message::Connect {
+            path_mtu: 1024,
+            memory,
+        },
         Message::Connected { memory },
-        Message::Start { step: 7, qps: qps.clone(), messages: Some(9) },
+        Message::Start {
+            step: 7,
+            qps: qps.clone(),
+            messages: Some(9),
+        },
         Message::Ready { qps },
-        Message::Sync { round: u64::MAX, messages: vec![0, u64::MAX], next: None },
+        Message::Sync {
+            round: u64::MAX,
+            messages: vec![0, u64::MAX],
+            next: None,
+        },
         Message::Synced {
             verified: 5,
             mismatches: 1,
             first: Some("byte 3".to_owned()),
-            counters: SideCounters { retransmissions: 9, ..SideCounters::default() },
+            counters: SideCounters {
+                retransmissions: 9,
+                ..SideCounters::default()
+            },
         },
         Message::Heartbeat {},
         Message::Bye {},
@@ -82,13 +112,24 @@ fn another_protocol_is_named() {
     assert!(decode(b"Y").is_err());
     assert_eq!(decode(b"X"), Ok(None));
     assert_eq!(decode(b""), Ok(None));
-    assert!(decode(&[0xff; 64]).unwrap_err().to_string().contains("\\xff"));
+    assert!(
+        decode(&[0xff; 64])
+            .unwrap_err()
+            .to_string()
+            .contains("\\xff")
+    );
 }
 
 #[test]
 fn header_fields_are_checked_before_the_body_is_kept() {
-    assert_eq!(decode(b"XRPF\x00\x02\x00\x00\x00\x00\x00\x00"), Err(BadMessage::Version(2)));
-    assert_eq!(decode(b"XRPF\x00\x01\x00\x01\x00\x00\x00\x00"), Err(BadMessage::Reserved));
+    assert_eq!(
+        decode(b"XRPF\x00\x02\x00\x00\x00\x00\x00\x00"),
+        Err(BadMessage::Version(2))
+    );
+    assert_eq!(
+        decode(b"XRPF\x00\x01\x00\x01\x00\x00\x00\x00"),
+        Err(BadMessage::Reserved)
+    );
     assert_eq!(
         decode(b"XRPF\x00\x01\x00\x00\xff\xff\xff\xff"),
         Err(BadMessage::Length(u32::MAX))
@@ -119,7 +160,11 @@ fn bodies_that_are_not_messages() {
         b"\xff\xfe{\"type\":\"bye\"}",
     ] {
         let got = decode(&frame(body));
-        assert!(matches!(got, Err(BadMessage::Json(_))), "{}: {got:?}", body.escape_ascii());
+        assert!(
+            matches!(got, Err(BadMessage::Json(_))),
+            "{}: {got:?}",
+            body.escape_ascii()
+        );
         assert!(!got.unwrap_err().to_string().contains('\n'));
     }
 }
@@ -138,7 +183,12 @@ fn truncation_and_every_flipped_bit_never_panic() {
     for message in every_message() {
         let good = encode(&message).unwrap();
         for cut in 0..good.len() {
-            assert_eq!(decode(&good[..cut]), Ok(None), "{} cut at {cut}", message.name());
+            assert_eq!(
+                decode(&good[..cut]),
+                Ok(None),
+                "{} cut at {cut}",
+                message.name()
+            );
         }
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
@@ -155,18 +205,51 @@ fn truncation_and_every_flipped_bit_never_panic() {
 
 #[test]
 fn memory_and_queue_pairs_are_checked_field_by_field() {
-    let good = MemoryData { va: u64::MAX - 4096, len: 4096, rkey: 0 };
+    let good = MemoryData {
+        va: u64::MAX - 4096,
+        len: 4096,
+        rkey: 0,
+    };
     assert!(good.check(4096).is_ok());
     assert!(good.check(4097).is_err());
-    assert!(MemoryData { va: u64::MAX - 4095, ..good }.check(4096).is_err());
-    assert!(MemoryData { len: u64::MAX, ..good }.check(4096).is_err());
+    assert!(
+        MemoryData {
+            va: u64::MAX - 4095,
+            ..good
+        }
+        .check(4096)
+        .is_err()
+    );
+    assert!(
+        MemoryData {
+            len: u64::MAX,
+            ..good
+        }
+        .check(4096)
+        .is_err()
+    );
 
-    let good = [QpData { qpn: 2, psn: 0 }, QpData { qpn: 0x00ff_fffe, psn: 0x00ff_ffff }];
+    let good = [
+        QpData { qpn: 2, psn: 0 },
+        QpData {
+            qpn: 0x00ff_fffe,
+            psn: 0x00ff_ffff,
+        },
+    ];
     assert_eq!(check_qps(&good, 2).unwrap().len(), 2);
     assert!(check_qps(&good, 1).is_err());
     assert!(check_qps(&[], 1).is_err());
-    for (qpn, psn) in [(0, 0), (1, 0), (0x00ff_ffff, 0), (u32::MAX, 0), (2, 0x0100_0000)] {
-        assert!(check_qps(&[QpData { qpn, psn }], 1).is_err(), "{qpn:#x} {psn:#x}");
+    for (qpn, psn) in [
+        (0, 0),
+        (1, 0),
+        (0x00ff_ffff, 0),
+        (u32::MAX, 0),
+        (2, 0x0100_0000),
+    ] {
+        assert!(
+            check_qps(&[QpData { qpn, psn }], 1).is_err(),
+            "{qpn:#x} {psn:#x}"
+        );
     }
 }
 
@@ -192,6 +275,8 @@ fn texts_of_a_peer_stay_on_one_line() {
     let nasty = format!("a\nb\r\x1b[31mred\x07{}", "x".repeat(10_000));
     let clean = one_line(&nasty);
     assert!(clean.len() <= MAX_TEXT && !clean.contains(|c: char| c.is_control()));
-    let Message::Abort { reason } = Message::abort(&nasty) else { unreachable!() };
+    let Message::Abort { reason } = Message::abort(&nasty) else {
+        unreachable!()
+    };
     assert_eq!(reason, clean);
 }

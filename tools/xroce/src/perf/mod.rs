@@ -13,7 +13,7 @@ mod node;
 mod pattern;
 pub(crate) mod plan;
 mod port;
-mod raw;
+pub(crate) mod raw;
 pub(crate) mod report;
 mod server;
 mod talk;
@@ -29,9 +29,24 @@ use anyhow::Result;
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(command: &args::PerfCommand, out: &mut dyn Write) -> Result<()> {
     crate::stop::install()?;
+    if let Some(parent) = command.parent() {
+        die_with(parent)?;
+    }
     match command {
         args::PerfCommand::Server(args) => server::run(args, out),
         args::PerfCommand::Client(args) => client::run(args, out),
         args::PerfCommand::Raw(args) => raw::run(args, out),
+    }
+}
+
+/// Has the kernel end this process when its parent ends, however that ends.
+fn die_with(parent: i32) -> Result<()> {
+    use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have ended before the kernel knew.
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) == Some(parent) {
+        Ok(())
+    } else {
+        anyhow::bail!("process {parent}, which started this one, is gone")
     }
 }

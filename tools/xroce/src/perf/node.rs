@@ -5,44 +5,83 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
+use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Engine, EngineConfig};
+use xroce_engine::{Engine, EngineConfig, Mr};
 use xroce_net::datapath::Datapath;
+use xroce_net::neigh;
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, WcStatus};
+use xroce_proto::time::{Duration, Instant};
+use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
-use xroce_shm::region::Region;
-use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
+use xroce_shm::Region;
+use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn};
 use xroce_wire::path::AddressVector;
 
 use super::args::Poll;
-use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters};
-use super::plan::{Op, Plan, Shape};
+use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
+use super::plan::{Op, Plan, Shape, Step};
 
 /// Completions taken from the queue at once.
-const REAP: usize = 64;
-
+const REAP: usize = 32;
 /// `wr_id` of a receive has this bit.
 const RECV_BIT: u64 = 1 << 63;
 /// Position of the index of the queue pair in a `wr_id`; the message number is below.
-const QP_SHIFT: u32 = 44;
+const QP_SHIFT: u32 = 48;
+/// Without work for so long, an adaptive engine offers its core to others in every turn.
+const SPIN: Duration = Duration::from_micros(5);
+/// Without work for so long, it sleeps. Longer than it takes to wake the other side (50 to 100 µs
+/// here): otherwise each side falls asleep while the other wakes, and every message of a ping-pong
+/// pays for a wake-up.
+const AWAKE: Duration = Duration::from_micros(1_000);
+/// Longest sleep: the side channel cannot wake the port.
+const SLEEP_MAX: StdDuration = StdDuration::from_micros(500);
+/// A neighbour is waited for so long, in ms.
+const RESOLVE_MS: u64 = 3_000;
+/// RoCE source ports are taken from here up, so that every queue pair is a flow of its own.
+const SRC_PORT_MIN: u16 = 0xc000;
+
+/// How frames get their lower headers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// We write them.
+    Ethernet {
+        /// Interface.
+        ifindex: u32,
+        /// Its address.
+        mac: MacAddr,
+    },
+    /// The kernel does; its UDP source port is part of the ICRC.
+    Udp {
+        /// UDP source port.
+        src_port: u16,
+    },
+}
 
 /// One engine with its port.
 pub(crate) struct Node<D: Datapath> {
     engine: Engine<D>,
     pd: Pd,
     local: IpAddr,
+    way: Way,
+    /// The completion queue and its depth: kept from step to step, replaced by a deeper one.
+    cq: Option<(Cq, u32)>,
 }
 
 impl<D: Datapath> Node<D> {
     /// An engine on `port`, which has the address `local`.
-    pub(crate) fn new(port: D, local: IpAddr, poll: Poll) -> Result<Self> {
+    pub(crate) fn new(port: D, local: IpAddr, way: Way) -> Self {
         let mut engine = Engine::new(port, EngineConfig::default());
         let pd = engine.alloc_pd();
-        Ok(Self { engine, pd, local })
+        Self {
+            engine,
+            pd,
+            local: local.to_canonical(),
+            way,
+            cq: None,
+        }
     }
 
     /// RoCE address of this side.
@@ -52,33 +91,62 @@ impl<D: Datapath> Node<D> {
 
     /// IP MTU of the link in bytes.
     pub(crate) fn link_mtu(&self) -> usize {
-        self.engine.port().caps().mtu
+        self.engine.caps().mtu
     }
 
     /// Name of the port, for messages to people.
     pub(crate) fn port_name(&self) -> &str {
-        &self.engine.port().caps().name
+        &self.engine.caps().name
+    }
+
+    /// The way to `dst`, with its Ethernet address if we need it.
+    ///
+    /// # Errors
+    /// There is no way, or nobody answers there.
+    pub(crate) fn path(&self, dst: Gid) -> Result<AddressVector> {
+        let (src_mac, dst_mac, src_port) = match self.way {
+            Way::Ethernet { ifindex, mac } => {
+                let theirs = neigh::resolve(ifindex, self.local, dst.ip(), RESOLVE_MS)?;
+                (mac, theirs, SRC_PORT_MIN)
+            }
+            Way::Udp { src_port } => (MacAddr::default(), MacAddr::default(), src_port),
+        };
+        Ok(AddressVector {
+            src: Gid::from(self.local),
+            dst,
+            src_mac,
+            dst_mac,
+            vlan: None,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            src_port,
+        })
+    }
+
+    /// A completion queue of at least this depth, empty.
+    fn cq(&mut self, depth: u32) -> Result<Cq> {
+        if let Some((cq, has)) = self.cq
+            && has >= depth
+        {
+            // What queue pairs of an earlier step left.
+            while self.engine.poll_cq(cq, &mut [NO_COMPLETION; REAP]) > 0 {}
+            return Ok(cq);
+        }
+        let depth = depth.next_power_of_two();
+        let cq = self.engine.create_cq(depth)?;
+        self.cq = Some((cq, depth));
+        Ok(cq)
     }
 }
 
 /// Half of the memory of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Area {
-    /// Where messages start: the source of SEND, WRITE, and READ.
+    /// Where messages start: the source of SEND, WRITE and READ.
     Source,
     /// Where messages end.
     Target,
-}
-
-/// A slot of message memory; the same on both sides.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    /// Which half.
-    pub area: Area,
-    /// Index of the queue pair.
-    pub qp: u32,
-    /// Number of the message, from which the slot follows.
-    pub n: u64,
 }
 
 /// A finished work request.
@@ -101,17 +169,21 @@ pub(crate) struct Flow<'n, D: Datapath> {
     mr: Mr,
     /// Bytes of one area of one queue pair.
     area: u64,
-    remote: Option<(RemoteMemory, PathMtu, AddressVector)>,
-    step: Option<StepQueues>,
-    idle: Idle,
-}
-
-/// What one step uses.
-struct StepQueues {
-    cq: Cq,
+    remote: Option<Remote>,
+    cq: Option<Cq>,
     qps: Vec<Qpn>,
     shape: Shape,
     icrc_errors_before: u64,
+    poll: Poll,
+    last_work: Instant,
+}
+
+/// Where the peer is.
+#[derive(Clone, Copy, Debug)]
+struct Remote {
+    memory: RemoteMemory,
+    path_mtu: PathMtu,
+    path: AddressVector,
 }
 
 impl<'n, D: Datapath> Flow<'n, D> {
@@ -124,18 +196,322 @@ impl<'n, D: Datapath> Flow<'n, D> {
         let bytes = 2 * area * u64::from(plan.qps);
         let len = usize::try_from(bytes).context("buffers larger than the address space")?;
         let region = Region::anonymous(len)
-            .with_context(|| format!("cannot get {} MiB of memory", bytes >> 20))?;
+            .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = node.engine.reg_mr(node.pd, region.clone(), access)?;
-        Ok(Self { node, region, mr, area, remote: None, step: None, idle: Idle::new(poll) })
+        let mr = node.engine.reg_mr(node.pd, &region, access)?;
+        Ok(Self {
+            node,
+            region,
+            mr,
+            area,
+            remote: None,
+            cq: None,
+            qps: Vec::new(),
+            shape: Shape {
+                qps: 0,
+                depth: 0,
+                slots: 1,
+                stride: 1,
+                round: None,
+            },
+            icrc_errors_before: 0,
+            poll,
+            last_work: Instant::from_nanos(0),
+        })
     }
 
     /// What the peer needs to know to access the memory.
     pub(crate) fn memory(&self) -> MemoryData {
-        MemoryData { va: self.mr.va.value(), len: self.mr.len, rkey: self.mr.rkey.value() }
+        MemoryData {
+            va: self.mr.va.value(),
+            len: self.mr.len,
+            rkey: self.mr.rkey.value(),
+        }
     }
 
     /// Says where the peer is; before the first step.
-    pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, av: AddressVector) {
-        self.remote = Some((memory, mtu, av));
+    pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
+        self.remote = Some(Remote {
+            memory,
+            path_mtu: mtu,
+            path,
+        });
     }
+
+    /// Makes the queue pairs of a step, in INIT: receives may be posted.
+    ///
+    /// # Errors
+    /// The engine refuses.
+    pub(crate) fn start_step(&mut self, shape: Shape) -> Result<Vec<QpData>> {
+        self.end_step();
+        self.shape = shape;
+        let (sends, receives) = (shape.depth + 1, shape.receives() + 1);
+        let cq = self.node.cq(shape.qps * (sends + receives))?;
+        self.cq = Some(cq);
+        let init = QpInit {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            ..QpInit::rc(self.node.pd, cq, cq)
+        };
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        for _ in 0..shape.qps {
+            let qpn = self.node.engine.create_qp(&init)?;
+            self.qps.push(qpn);
+            self.node.engine.modify_qp(qpn, &QpAttr::init(access))?;
+        }
+        self.icrc_errors_before = self.node.engine.stats().icrc_errors;
+        // Unguessable, so that packets of an earlier connection do not fit by chance.
+        let random = RandomState::new();
+        let psn = |qpn: Qpn| {
+            let mut hasher = random.build_hasher();
+            hasher.write_u32(qpn.value());
+            u32::try_from(hasher.finish() & 0x00ff_ffff).unwrap_or(0)
+        };
+        Ok(self
+            .qps
+            .iter()
+            .map(|&q| QpData {
+                qpn: q.value(),
+                psn: psn(q),
+            })
+            .collect())
+    }
+
+    /// Connects the queue pairs of the step with those of the peer.
+    ///
+    /// # Errors
+    /// The peer's numbers are impossible, or the engine refuses.
+    pub(crate) fn connect_step(&mut self, own: &[QpData], theirs: &[QpData]) -> Result<()> {
+        let theirs: Vec<RemoteQp> = check_qps(theirs, self.shape.qps)?;
+        let remote = self.remote.ok_or_else(|| anyhow!("no peer yet"))?;
+        for ((&qpn, own), theirs) in self.qps.iter().zip(own).zip(&theirs) {
+            let mut path = remote.path;
+            if matches!(self.node.way, Way::Ethernet { .. }) {
+                // 14 bits: 0xc000 ..= 0xffff.
+                path.src_port |= u16::try_from(qpn.value() & 0x3fff).unwrap_or(0);
+            }
+            let rtr = QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn);
+            self.node.engine.modify_qp(qpn, &rtr)?;
+            self.node
+                .engine
+                .modify_qp(qpn, &QpAttr::rts(Psn::new(own.psn)))?;
+        }
+        Ok(())
+    }
+
+    /// Destroys the queue pairs of the step.
+    pub(crate) fn end_step(&mut self) {
+        for qpn in self.qps.drain(..) {
+            // It exists: nobody else destroys it.
+            let _ = self.node.engine.destroy_qp(qpn);
+        }
+    }
+
+    /// Runs the engine once; in adaptive mode sleeps a little if there was nothing to do.
+    ///
+    /// # Errors
+    /// The port failed.
+    #[inline]
+    pub(crate) fn turn(&mut self, now: Instant) -> Result<()> {
+        let work = self.node.engine.poll_once(now).context("the port failed")?;
+        if !work.is_idle() {
+            self.last_work = now;
+            return Ok(());
+        }
+        let idle = now.since(self.last_work);
+        match self.poll {
+            Poll::Adaptive if idle >= AWAKE => return self.doze(now),
+            Poll::Adaptive if idle >= SPIN => std::thread::yield_now(),
+            _ => std::hint::spin_loop(),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn doze(&mut self, now: Instant) -> Result<()> {
+        let engine = &mut self.node.engine;
+        let until = engine.next_deadline().map_or(SLEEP_MAX, |deadline| {
+            StdDuration::from_nanos(deadline.since(now).as_nanos()).min(SLEEP_MAX)
+        });
+        engine.wait(until).context("the port failed")
+    }
+
+    fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
+        let half = if area == Area::Source { 0 } else { self.area };
+        u64::from(qp) * 2 * self.area + half + self.shape.offset(n)
+    }
+
+    fn sge(&self, area: Area, qp: u32, n: u64, len: u32) -> Sge {
+        let va = self.mr.va.wrapping_add(self.offset(area, qp, n));
+        Sge {
+            lkey: self.mr.lkey,
+            va,
+            len,
+        }
+    }
+
+    /// Posts message `n` of `step` on queue pair `qp`, from (READ: to) the slot of `area`.
+    ///
+    /// # Errors
+    /// The queue pair has failed, or a limit of this program is wrong.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        step: Step,
+        area: Area,
+        qp: u32,
+        n: u64,
+        signaled: bool,
+    ) -> Result<()> {
+        let (Some(&qpn), Some(remote)) = (self.qps.get(qp as usize), &self.remote) else {
+            bail!("no queue pair {qp}");
+        };
+        let theirs = if step.op == Op::Read {
+            Area::Source
+        } else {
+            Area::Target
+        };
+        let va = remote.memory.va.wrapping_add(self.offset(theirs, qp, n));
+        let rkey = remote.memory.rkey;
+        let op = match step.op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write { va, rkey },
+            Op::Read => SendOp::Read { va, rkey },
+        };
+        let flags = if signaled {
+            SendFlags::SIGNALED
+        } else {
+            SendFlags::empty()
+        };
+        let sges = [self.sge(area, qp, n, step.size)];
+        let wr_id = u64::from(qp) << QP_SHIFT | n;
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(&sges),
+        };
+        self.node
+            .engine
+            .post_send(qpn, &wr)
+            .map_err(|e| self.explain(qpn, e.into()))
+    }
+
+    /// Posts a receive for message `n` on queue pair `qp`, into the target area.
+    ///
+    /// # Errors
+    /// As [`Flow::post`].
+    #[inline]
+    pub(crate) fn post_recv(&mut self, qp: u32, n: u64, size: u32) -> Result<()> {
+        let Some(&qpn) = self.qps.get(qp as usize) else {
+            bail!("no queue pair {qp}")
+        };
+        let sges = [self.sge(Area::Target, qp, n, size)];
+        let wr = RecvWr {
+            wr_id: RECV_BIT | u64::from(qp) << QP_SHIFT | n,
+            sges: &sges,
+        };
+        self.node
+            .engine
+            .post_recv(qpn, &wr)
+            .map_err(|e| self.explain(qpn, e.into()))
+    }
+
+    /// Appends what has completed to `done`.
+    ///
+    /// # Errors
+    /// A work request failed; the error says why.
+    #[inline]
+    pub(crate) fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
+        let Some(cq) = self.cq else { return Ok(()) };
+        loop {
+            let mut batch = [NO_COMPLETION; REAP];
+            let n = self.node.engine.poll_cq(cq, &mut batch);
+            for wc in batch.iter().take(n) {
+                if wc.status != WcStatus::Success {
+                    return Err(self.failed(wc));
+                }
+                done.push(Done {
+                    qp: u32::try_from(wc.wr_id >> QP_SHIFT & 0x7fff).unwrap_or(u32::MAX),
+                    n: wc.wr_id & ((1 << QP_SHIFT) - 1),
+                    received: wc.wr_id & RECV_BIT != 0,
+                    len: wc.byte_len,
+                });
+            }
+            if n < REAP {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a message into its slot.
+    pub(crate) fn fill(&mut self, area: Area, qp: u32, n: u64, bytes: &[u8]) {
+        let inside = self.region.write_at(self.offset(area, qp, n), bytes);
+        debug_assert!(inside.is_ok(), "slot outside the region");
+    }
+
+    /// Reads a message out of its slot.
+    pub(crate) fn read(&self, area: Area, qp: u32, n: u64, bytes: &mut [u8]) {
+        let inside = self.region.read_at(self.offset(area, qp, n), bytes);
+        debug_assert!(inside.is_ok(), "slot outside the region");
+    }
+
+    /// The last byte of a message of `size` bytes.
+    #[inline]
+    pub(crate) fn last_byte(&self, area: Area, qp: u32, n: u64, size: u32) -> u8 {
+        let at = self.offset(area, qp, n) + u64::from(size.saturating_sub(1));
+        let mut byte = [0];
+        let inside = self.region.read_at(at, &mut byte);
+        debug_assert!(inside.is_ok(), "slot outside the region");
+        byte[0]
+    }
+
+    /// What this side counted in this step.
+    pub(crate) fn counters(&self) -> SideCounters {
+        let engine = &self.node.engine;
+        let mut sum = SideCounters {
+            icrc_errors: engine.stats().icrc_errors - self.icrc_errors_before,
+            ..SideCounters::default()
+        };
+        for c in self.qps.iter().filter_map(|&qpn| engine.qp_counters(qpn)) {
+            sum.retransmissions += c.retransmits;
+            sum.timeouts += c.timeouts;
+            sum.rnr_naks += c.rnr_naks_out;
+            sum.sequence_naks += c.seq_naks_out;
+        }
+        sum
+    }
+
+    #[cold]
+    fn failed(&self, wc: &Completion) -> anyhow::Error {
+        self.explain(wc.qpn, anyhow!("work completion {:?}", wc.status))
+    }
+
+    /// The engine's explanation of what happened to a queue pair, or else `fallback`.
+    #[cold]
+    fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
+        match self.node.engine.failure(qpn) {
+            Some(failure) => anyhow!("queue pair {:#x} failed: {failure}", qpn.value()),
+            None => fallback.context(format!("queue pair {:#x}", qpn.value())),
+        }
+    }
+}
+
+impl<D: Datapath> Drop for Flow<'_, D> {
+    fn drop(&mut self) {
+        self.end_step();
+        // Registered in `new`, and nobody else takes it back.
+        let _ = self.node.engine.dereg_mr(self.mr.lkey);
+    }
+}
+
+/// Room for a completion.
+const NO_COMPLETION: Completion = Completion {
+    wr_id: 0,
+    status: WcStatus::Success,
+    opcode: WcOpcode::Send,
+    flags: WcFlags::empty(),
+    byte_len: 0,
+    qpn: Qpn::GSI,
+    imm: [0; 4],
+};

@@ -7,6 +7,7 @@
 
 /// Windows start below this offset; a prime, so that the multipliers below spread over all of it.
 const PERIOD: u64 = 65_521;
+const PERIOD_LEN: usize = 65_521;
 
 /// Which message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ pub(crate) struct Pattern {
 impl Pattern {
     /// A table for messages of up to `max_size` bytes.
     pub(crate) fn new(max_size: u32) -> Self {
-        let len = (max_size as usize + PERIOD as usize).next_multiple_of(8);
+        let len = (max_size as usize + PERIOD_LEN).next_multiple_of(8);
         let mut bytes = Vec::with_capacity(len);
         // xorshift64*: any fixed, aperiodic stream would do; both sides must make the same one.
         let mut x = 0x9e37_79b9_7f4a_7c15_u64;
@@ -51,7 +52,10 @@ impl Pattern {
             + u64::from(id.step) * 13_007)
             % PERIOD;
         let start = usize::try_from(start).unwrap_or(0);
-        self.bytes.get(start..).and_then(|b| b.get(..size as usize)).unwrap_or_default()
+        self.bytes
+            .get(start..)
+            .and_then(|b| b.get(..size as usize))
+            .unwrap_or_default()
     }
 
     /// Compares received bytes with message `id`: `None` if equal, else the offset of the first
@@ -61,7 +65,11 @@ impl Pattern {
         if want == got {
             return None;
         }
-        let at = want.iter().zip(got).position(|(w, g)| w != g).unwrap_or(want.len());
+        let at = want
+            .iter()
+            .zip(got)
+            .position(|(w, g)| w != g)
+            .unwrap_or(want.len());
         Some(Mismatch {
             id,
             offset: at,
@@ -98,7 +106,12 @@ impl std::fmt::Display for Mismatch {
 mod tests {
     use super::*;
 
-    const ID: MessageId = MessageId { step: 3, round: 5, qp: 1, n: 9 };
+    const ID: MessageId = MessageId {
+        step: 3,
+        round: 5,
+        qp: 1,
+        n: 9,
+    };
 
     #[test]
     fn equal_and_unequal() {
@@ -138,7 +151,12 @@ mod tests {
     #[test]
     fn extreme_ids_and_sizes_do_not_overflow() {
         let p = Pattern::new(8);
-        let id = MessageId { step: u32::MAX, round: u64::MAX, qp: u32::MAX, n: u64::MAX };
+        let id = MessageId {
+            step: u32::MAX,
+            round: u64::MAX,
+            qp: u32::MAX,
+            n: u64::MAX,
+        };
         assert_eq!(p.of(id, 8).len(), 8);
         assert!(p.of(id, u32::MAX).is_empty());
     }

@@ -35,8 +35,6 @@ const ROUND_MESSAGES: u32 = 2048;
 const REUSE_BYTES: u32 = 256 << 10;
 /// Slots start at multiples of this, in bytes: one cache line.
 const SLOT_ALIGN: u32 = 64;
-/// Latency is worth a column up to this size, in bytes: above, the transfer time dominates.
-pub(crate) const SMALL_SIZE: u32 = 4096;
 
 /// An RC operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
@@ -202,10 +200,16 @@ impl Plan {
         let bytes = self.bytes_per_qp() * u64::from(self.qps);
         if bytes > MAX_MEMORY {
             let size = self.sizes.iter().copied().max().unwrap_or(0);
-            return Err(PlanError::Memory { qps: self.qps, size, mib: bytes >> 20 });
+            return Err(PlanError::Memory {
+                qps: self.qps,
+                size,
+                mib: bytes >> 20,
+            });
         }
         if self.steps().next().is_none() {
-            return Err(PlanError::Empty { max: self.lat_max_size });
+            return Err(PlanError::Empty {
+                max: self.lat_max_size,
+            });
         }
         Ok(())
     }
@@ -226,7 +230,13 @@ impl Plan {
     pub(crate) fn shape(&self, step: Step) -> Shape {
         let stride = step.size.max(1).next_multiple_of(SLOT_ALIGN);
         if step.test == Test::Lat {
-            return Shape { qps: 1, depth: 1, slots: 1, stride, round: None };
+            return Shape {
+                qps: 1,
+                depth: 1,
+                slots: 1,
+                stride,
+                round: None,
+            };
         }
         let share = |bytes: u32| bytes / self.qps.max(1) / stride;
         let depth = self.depth.min(share(WINDOW_BYTES).max(2));
@@ -236,18 +246,23 @@ impl Plan {
         } else {
             (depth.min(share(REUSE_BYTES).max(1)), None)
         };
-        Shape { qps: self.qps, depth, slots, stride, round }
+        Shape {
+            qps: self.qps,
+            depth,
+            slots,
+            stride,
+            round,
+        }
     }
 
     /// Buffer bytes of one queue pair: the most any step uses, for each of the two areas.
     pub(crate) fn bytes_per_qp(&self) -> u64 {
-        let area = self.steps().map(|s| self.shape(s).area()).max().unwrap_or(0);
+        let area = self
+            .steps()
+            .map(|s| self.shape(s).area())
+            .max()
+            .unwrap_or(0);
         2 * area
-    }
-
-    /// Most receives outstanding on one queue pair.
-    pub(crate) fn receives(&self) -> u32 {
-        self.steps().map(|s| self.shape(s).receives()).max().unwrap_or(1)
     }
 }
 
@@ -328,7 +343,11 @@ pub(crate) fn parse_sizes(text: &str) -> Result<Vec<u32>, String> {
 }
 
 fn count(what: &'static str, got: usize, max: usize) -> Result<(), PlanError> {
-    if (1..=max).contains(&got) { Ok(()) } else { Err(PlanError::Count { what, got, max }) }
+    if (1..=max).contains(&got) {
+        Ok(())
+    } else {
+        Err(PlanError::Count { what, got, max })
+    }
 }
 
 fn range<T: Into<u64>>(what: &'static str, got: T, min: T, max: T) -> Result<(), PlanError> {
@@ -336,7 +355,12 @@ fn range<T: Into<u64>>(what: &'static str, got: T, min: T, max: T) -> Result<(),
     if (min..=max).contains(&got) {
         Ok(())
     } else {
-        Err(PlanError::Range { what, got, min, max })
+        Err(PlanError::Range {
+            what,
+            got,
+            min,
+            max,
+        })
     }
 }
 
@@ -354,7 +378,7 @@ mod tests {
             bw_limit: Limit::Millis(500),
             lat_limit: Limit::Messages(1000),
             verify: true,
-            lat_max_size: SMALL_SIZE,
+            lat_max_size: 4096,
         }
     }
 
@@ -379,7 +403,14 @@ mod tests {
         plan.check().unwrap();
         assert_eq!(plan.steps().count(), 3 * (3 + 2));
         let first = plan.steps().next().unwrap();
-        assert_eq!(first, Step { op: Op::Send, test: Test::Bw, size: 2 });
+        assert_eq!(
+            first,
+            Step {
+                op: Op::Send,
+                test: Test::Bw,
+                size: 2
+            }
+        );
     }
 
     #[test]
@@ -417,10 +448,10 @@ mod tests {
             let plan = Plan { verify, ..plan() };
             for step in plan.steps() {
                 let s = plan.shape(step);
-                assert!(s.stride >= step.size && s.stride % SLOT_ALIGN == 0);
+                assert!(s.stride >= step.size && s.stride.is_multiple_of(SLOT_ALIGN));
                 assert!(s.area() * 2 <= plan.bytes_per_qp());
                 assert!(s.offset(u64::MAX) + u64::from(s.stride) <= s.area());
-                assert!(s.receives() >= s.depth && s.receives() <= plan.receives());
+                assert!(s.receives() >= s.depth);
                 if let Some(round) = s.round {
                     // Verified messages must not share a slot within a round.
                     assert!(round <= s.slots && s.depth <= s.slots);

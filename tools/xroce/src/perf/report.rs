@@ -3,6 +3,7 @@
 //! The JSON is one object with stable names; [`SCHEMA`] counts incompatible changes.
 
 use comfy_table::{CellAlignment, Table, presets};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::message::SideCounters;
@@ -94,6 +95,20 @@ pub(crate) struct Latency {
     pub max_ns: u64,
 }
 
+impl Latency {
+    /// The usual quantiles of a histogram in ns.
+    pub(crate) fn of(h: &Histogram<u64>) -> Self {
+        Self {
+            samples: h.len(),
+            min_ns: h.min(),
+            p50_ns: h.value_at_quantile(0.5),
+            p99_ns: h.value_at_quantile(0.99),
+            p999_ns: h.value_at_quantile(0.999),
+            max_ns: h.max(),
+        }
+    }
+}
+
 impl Report {
     /// Adds the outcome of a step: to the row of its operation and size if there is one.
     pub(crate) fn add(&mut self, step: Step, shape: Shape, out: &Outcome, client: SideCounters) {
@@ -108,7 +123,9 @@ impl Report {
 
     /// Messages that were not what was sent, over all rows.
     pub(crate) fn mismatches(&self) -> u64 {
-        self.results.iter().fold(0, |sum, r| sum.saturating_add(r.mismatches))
+        self.results
+            .iter()
+            .fold(0, |sum, r| sum.saturating_add(r.mismatches))
     }
 
     /// The table for people.
@@ -151,7 +168,10 @@ impl Row {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "rates are shown with four digits")]
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "rates are shown with four digits"
+    )]
     fn add(&mut self, step: Step, shape: Shape, out: &Outcome, client: SideCounters) {
         let seconds = (out.elapsed.as_nanos() as f64 / 1e9).max(1e-9);
         match (step.test, &out.round_trips) {
@@ -166,17 +186,7 @@ impl Row {
                     gbit_per_s: messages_per_s * f64::from(step.size) * 8.0 / 1e9,
                 });
             }
-            (Test::Lat, Some(h)) => {
-                self.latency = Some(Latency {
-                    samples: h.len(),
-                    min_ns: h.min(),
-                    p50_ns: h.value_at_quantile(0.5),
-                    p99_ns: h.value_at_quantile(0.99),
-                    p999_ns: h.value_at_quantile(0.999),
-                    max_ns: h.max(),
-                });
-            }
-            (Test::Lat, None) => {}
+            (Test::Lat, round_trips) => self.latency = round_trips.as_ref().map(Latency::of),
         }
         self.verified = self.verified.saturating_add(out.verified);
         self.mismatches = self.mismatches.saturating_add(out.mismatches);
@@ -210,16 +220,30 @@ impl Row {
         cells
     }
 
-    /// One line for people, while more is to come.
-    pub(crate) fn line(&self) -> String {
-        let mut text = format!("{:5} {:>6}", self.op.to_string(), size_name(self.size));
-        if let Some(b) = &self.bandwidth {
-            text += &format!("  {} messages/s, {:.3} Gb/s", rate(b.messages_per_s), b.gbit_per_s);
-        }
-        if let Some(l) = &self.latency {
-            text += &format!("  p50 {} µs, p99 {} µs", micros(l.p50_ns), micros(l.p99_ns));
-        }
-        text
+    /// What one test found, in one line for people, while more is to come.
+    pub(crate) fn line(&self, test: Test) -> String {
+        let found = match (test, &self.bandwidth, &self.latency) {
+            (Test::Bw, Some(b), _) => {
+                format!(
+                    "{} messages/s, {:.3} Gb/s",
+                    rate(b.messages_per_s),
+                    b.gbit_per_s
+                )
+            }
+            (Test::Lat, _, Some(l)) => {
+                format!(
+                    "round trip p50 {} µs, p99 {} µs",
+                    micros(l.p50_ns),
+                    micros(l.p99_ns)
+                )
+            }
+            _ => "nothing".to_owned(),
+        };
+        format!(
+            "{:5} {:>6}  {found}",
+            self.op.to_string(),
+            size_name(self.size)
+        )
     }
 }
 
@@ -243,7 +267,6 @@ fn micros(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hdrhistogram::Histogram;
     use xroce_proto::time::Duration;
 
     fn report() -> Report {
@@ -258,7 +281,13 @@ mod tests {
             verify: true,
             results: Vec::new(),
         };
-        let shape = Shape { qps: 1, depth: 64, slots: 64, stride: 64, round: Some(64) };
+        let shape = Shape {
+            qps: 1,
+            depth: 64,
+            slots: 64,
+            stride: 64,
+            round: Some(64),
+        };
         let mut h = Histogram::new(3).unwrap();
         h.record(5_250).unwrap();
         for test in [Test::Bw, Test::Lat] {
@@ -269,10 +298,25 @@ mod tests {
                 verified: 10,
                 mismatches: 0,
                 first_mismatch: None,
-                server: SideCounters { retransmissions: 1, ..SideCounters::default() },
+                server: SideCounters {
+                    retransmissions: 1,
+                    ..SideCounters::default()
+                },
             };
-            let client = SideCounters { retransmissions: 2, ..SideCounters::default() };
-            r.add(Step { op: Op::Send, test, size: 64 }, shape, &out, client);
+            let client = SideCounters {
+                retransmissions: 2,
+                ..SideCounters::default()
+            };
+            r.add(
+                Step {
+                    op: Op::Send,
+                    test,
+                    size: 64,
+                },
+                shape,
+                &out,
+                client,
+            );
         }
         r
     }
@@ -286,8 +330,19 @@ mod tests {
         assert_eq!(row.latency.unwrap().p50_ns / 10, 525);
         assert_eq!((row.total.retransmissions, row.verified), (6, 20));
         let table = r.table();
-        assert!(table.contains("1 000 000") && table.contains("5.25"), "{table}");
-        assert!(row.line().contains("SEND    64 B  1 000 000 messages/s"), "{}", row.line());
+        assert!(
+            table.contains("1 000 000") && table.contains("5.25"),
+            "{table}"
+        );
+        assert_eq!(
+            row.line(Test::Bw),
+            "SEND    64 B  1 000 000 messages/s, 0.512 Gb/s"
+        );
+        assert!(
+            row.line(Test::Lat).contains("p50 5.25 µs"),
+            "{}",
+            row.line(Test::Lat)
+        );
     }
 
     #[test]

@@ -32,6 +32,7 @@ const HELLO: Duration = Duration::from_millis(3_000);
 /// One line that says what is wrong and what to do. The misfortune of one client is no error:
 /// it is reported on standard error, and the next one is served.
 pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
+    port::check(&args.port_args)?;
     let listener = listen(args)?;
     // With an address known beforehand the port opens now, so that what is wrong with it shows
     // at once. Otherwise each client says by the address it connects to which one to use.
@@ -39,7 +40,15 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
         || args.port_args.dev.is_some()
         || args.port_args.backend() == Backend::Xdp;
     if known {
-        return port::open(&args.port_args, None, None, Server { args, listener: &listener, out });
+        return port::open(
+            &args.port_args,
+            None,
+            Server {
+                args,
+                listener: &listener,
+                out,
+            },
+        );
     }
     announce(&listener, "UDP socket, opened for each client", out)?;
     loop {
@@ -55,8 +64,11 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
 fn serve_address(args: &ServerArgs, stream: TcpStream) -> Result<()> {
     let mut channel = Channel::new(stream, clock::now())?;
     let (local, peer) = (channel.local(), channel.peer());
-    let one = OneClient { poll: args.port_args.poll, channel: &mut channel };
-    let result = port::open(&args.port_args, Some(local), None, one);
+    let one = OneClient {
+        poll: args.port_args.poll,
+        channel: &mut channel,
+    };
+    let result = port::open(&args.port_args, Some(local), one);
     let result = result.with_context(|| format!("client {peer}"));
     if let Err(e) = &result {
         channel.abort(&format!("{:#}", e.root_cause()), clock::now());
@@ -131,7 +143,10 @@ fn listen(args: &ServerArgs) -> Result<TcpListener> {
             args.bind.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
         ),
         ErrorKind::PermissionDenied => {
-            anyhow!("listening on TCP port {} needs root: use --port above 1023", args.port)
+            anyhow!(
+                "listening on TCP port {} needs root: use --port above 1023",
+                args.port
+            )
         }
         _ => anyhow!("cannot listen on TCP port {}: {e}", args.port),
     })?;
@@ -141,7 +156,11 @@ fn listen(args: &ServerArgs) -> Result<TcpListener> {
 
 /// One line, from which a program that started this one learns the port.
 fn announce(listener: &TcpListener, name: &str, out: &mut dyn Write) -> Result<()> {
-    writeln!(out, "listening on TCP port {}, {name}", listener.local_addr()?.port())?;
+    writeln!(
+        out,
+        "listening on TCP port {}, {name}",
+        listener.local_addr()?.port()
+    )?;
     out.flush().context("cannot write to standard output")
 }
 
@@ -177,7 +196,10 @@ fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) 
         other => return Err(unexpected(&other, "connect")),
     };
     if PathMtu::for_link_mtu(node.link_mtu()).is_none_or(|largest| path_mtu > largest) {
-        bail!("path MTU {} does not fit this side's link", path_mtu.bytes());
+        bail!(
+            "path MTU {} does not fit this side's link",
+            path_mtu.bytes()
+        );
     }
     let path = node.path(peer)?;
     let mut flow = Flow::new(node, &plan, poll)?;
@@ -190,7 +212,11 @@ fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) 
     loop {
         match talk.listen()? {
             Message::Bye {} => return Ok(()),
-            Message::Start { step: index, qps, messages } => {
+            Message::Start {
+                step: index,
+                qps,
+                messages,
+            } => {
                 let step = *steps
                     .get(index as usize)
                     .ok_or_else(|| anyhow!("the plan has no step {index}"))?;

@@ -29,7 +29,12 @@ pub(crate) struct Talk<'a, D: Datapath> {
 impl<'a, D: Datapath> Talk<'a, D> {
     /// Joins the two.
     pub(crate) fn new(flow: Flow<'a, D>, channel: &'a mut Channel) -> Self {
-        Self { flow, channel, looked: clock::now(), inbox: None }
+        Self {
+            flow,
+            channel,
+            looked: clock::now(),
+            inbox: None,
+        }
     }
 
     /// One round of the engine and, now and then, of the side channel. Returns the time.
@@ -61,7 +66,11 @@ impl<'a, D: Datapath> Talk<'a, D> {
     pub(crate) fn expect_none(&mut self, want: &'static str) -> Result<()> {
         match self.inbox.take() {
             None => Ok(()),
-            Some(m) => Err(ChannelError::Unexpected { got: m.name(), want }.into()),
+            Some(m) => Err(ChannelError::Unexpected {
+                got: m.name(),
+                want,
+            }
+            .into()),
         }
     }
 
@@ -111,5 +120,9 @@ pub(crate) fn listen_only(channel: &mut Channel, patience: Duration) -> Result<M
 
 /// The error for a message that does not belong where it came.
 pub(crate) fn unexpected(got: &Message, want: &'static str) -> anyhow::Error {
-    ChannelError::Unexpected { got: got.name(), want }.into()
+    ChannelError::Unexpected {
+        got: got.name(),
+        want,
+    }
+    .into()
 }

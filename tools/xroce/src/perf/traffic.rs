@@ -21,6 +21,9 @@ use super::talk::{Talk, unexpected};
 /// Round trips that are not recorded: caches and branch predictors are cold.
 const WARM_UP: u64 = 64;
 
+/// Longest round trip told apart, in ns; longer ones count as this long.
+const LONGEST_NS: u64 = 60_000_000_000;
+
 /// What a step found.
 #[derive(Debug)]
 pub(crate) struct Outcome {
@@ -75,7 +78,11 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
         step: Step,
     ) -> Result<Outcome> {
         let shape = plan.shape(step);
-        let limit = if step.test == Test::Bw { plan.bw_limit } else { plan.lat_limit };
+        let limit = if step.test == Test::Bw {
+            plan.bw_limit
+        } else {
+            plan.lat_limit
+        };
         let mut run = Self {
             talk,
             pattern,
@@ -107,7 +114,11 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
     fn connect(&mut self) -> Result<()> {
         let qps = self.talk.flow.start_step(self.shape)?;
         let messages = self.round_len();
-        self.talk.say(&Message::Start { step: self.index, qps: qps.clone(), messages })?;
+        self.talk.say(&Message::Start {
+            step: self.index,
+            qps: qps.clone(),
+            messages,
+        })?;
         match self.talk.listen()? {
             Message::Ready { qps: theirs } => self.talk.flow.connect_step(&qps, &theirs),
             other => Err(unexpected(&other, "ready")),
@@ -120,12 +131,15 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
             return None;
         }
         let left = match self.limit {
-            Limit::Messages(n) => Some(n.saturating_sub(self.out.messages / u64::from(self.shape.qps))),
+            Limit::Messages(n) => {
+                Some(n.saturating_sub(self.out.messages / u64::from(self.shape.qps)))
+            }
             Limit::Millis(_) => None,
         };
         match (left, self.shape.round) {
             (Some(left), Some(round)) => Some(left.min(round.into())),
-            (left, round) => left.or(round.map(Into::into)),
+            (Some(left), None) => Some(left),
+            (None, round) => round.map(Into::into),
         }
     }
 
@@ -191,8 +205,14 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
                     }
                     let last = target == Some(p.posted + 1);
                     let signaled = last || (p.posted + 1).is_multiple_of(interval);
-                    let area = if self.step.op == Op::Read { Area::Target } else { Area::Source };
-                    self.talk.flow.post(self.step, area, qp, p.posted, signaled)?;
+                    let area = if self.step.op == Op::Read {
+                        Area::Target
+                    } else {
+                        Area::Source
+                    };
+                    self.talk
+                        .flow
+                        .post(self.step, area, qp, p.posted, signaled)?;
                     p.posted += 1;
                 }
                 busy |= p.posted > p.done;
@@ -229,19 +249,35 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
         self.out.verified += 1;
         if let Some(miss) = miss {
             self.out.mismatches += 1;
-            self.out.first_mismatch.get_or_insert_with(|| miss.to_string());
+            self.out
+                .first_mismatch
+                .get_or_insert_with(|| miss.to_string());
         }
     }
 
     fn id(&self, qp: u32, n: u64) -> MessageId {
-        MessageId { step: self.index, round: self.round, qp, n }
+        MessageId {
+            step: self.index,
+            round: self.round,
+            qp,
+            n,
+        }
     }
 
     /// Tells the server that the round is over and hears its findings.
     fn sync(&mut self, messages: Vec<u64>, next: Option<u64>) -> Result<()> {
-        self.talk.say(&Message::Sync { round: self.round, messages, next })?;
+        self.talk.say(&Message::Sync {
+            round: self.round,
+            messages,
+            next,
+        })?;
         match self.talk.listen()? {
-            Message::Synced { verified, mismatches, first, counters } => {
+            Message::Synced {
+                verified,
+                mismatches,
+                first,
+                counters,
+            } => {
                 self.out.verified = self.out.verified.saturating_add(verified);
                 self.out.mismatches = self.out.mismatches.saturating_add(mismatches);
                 if self.out.first_mismatch.is_none() {
@@ -257,12 +293,12 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
 
     /// One message at a time: SEND and WRITE are answered in kind, READ answers itself.
     fn latency(&mut self, verify: bool) -> Result<()> {
-        let mut histogram = match Histogram::<u64>::new(3) {
+        let mut histogram = match Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3) {
             Ok(h) => h,
             Err(e) => bail!("histogram: {e}"),
         };
         let begin = clock::now();
-        let mut n = 0;
+        let mut n: u64 = 0;
         loop {
             let recorded = n.saturating_sub(WARM_UP);
             match self.limit {
@@ -308,7 +344,11 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
             }
             Op::Write => flow.fill(Area::Source, 0, 0, &buffer),
         }
-        let area = if self.step.op == Op::Read { Area::Target } else { Area::Source };
+        let area = if self.step.op == Op::Read {
+            Area::Target
+        } else {
+            Area::Source
+        };
         let start = clock::now();
         flow.post(self.step, area, 0, n, true)?;
         let (mut sent, mut answered) = (false, false);
@@ -338,9 +378,17 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
     /// Compares the answer of the server with what was sent, or what it was to be read from.
     fn compare_answer(&mut self, id: MessageId, buffer: &mut [u8]) {
         // READ: the source lies still, it is message 0 all the time.
-        let id = if self.step.op == Op::Read { MessageId { n: 0, ..id } } else { id };
+        let id = if self.step.op == Op::Read {
+            MessageId { n: 0, ..id }
+        } else {
+            id
+        };
         self.talk.flow.read(Area::Target, 0, 0, buffer);
-        let end = if self.step.op == Op::Write { buffer.len() - 1 } else { buffer.len() };
+        let end = if self.step.op == Op::Write {
+            buffer.len() - 1
+        } else {
+            buffer.len()
+        };
         let miss = buffer.get(..end).and_then(|b| self.pattern.mismatch(id, b));
         self.note(miss);
     }

@@ -1,0 +1,187 @@
+//! Opens the port that the command line asks for.
+
+use std::net::IpAddr;
+
+use anyhow::{Result, anyhow, bail};
+use xroce_net::datapath::Datapath;
+use xroce_net::neigh::{self, Interface, Scope};
+use xroce_net::udp::{UdpConfig, UdpPort};
+
+use super::args::{Backend, PortArgs};
+use super::node::{Node, Way};
+
+/// Receive chunks of an AF_XDP port. A queue pair has up to 256 packets in flight, and one of path
+/// MTU 4096 takes two chunks: with fewer, a receiver that loses its core for a moment loses
+/// packets.
+#[cfg(feature = "xdp")]
+const RING: u32 = 1024;
+
+/// What to do with the port, whichever backend it has: `dyn` would cost a call for each packet.
+pub(crate) trait Visitor {
+    /// Uses the port.
+    ///
+    /// # Errors
+    /// Whatever goes wrong.
+    fn visit<D: Datapath>(self, node: Node<D>) -> Result<()>;
+}
+
+/// Finds what is wrong with the arguments before anything is done.
+///
+/// # Errors
+/// The interface does not exist, or this program has no such backend.
+pub(crate) fn check(args: &PortArgs) -> Result<()> {
+    if args.backend() == Backend::Xdp && cfg!(not(feature = "xdp")) {
+        return Err(without_xdp());
+    }
+    match &args.dev {
+        Some(dev) => drop(neigh::interface(dev)?),
+        None if args.backend() == Backend::Xdp => {
+            let names: Vec<String> = neigh::interfaces()?.into_iter().map(|i| i.name).collect();
+            bail!(
+                "AF_XDP needs an interface: give --dev, one of {}",
+                names.join(", ")
+            );
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+pub(crate) fn without_xdp() -> anyhow::Error {
+    anyhow!(
+        "this xroce was built without AF_XDP: install clang, libelf-dev, zlib1g-dev and m4 and \
+         build it again, or use --backend udp"
+    )
+}
+
+/// Opens the port and hands it to `visitor`. `near` is the address of this side on the side
+/// channel, if there is one yet: the port uses it if no other was given.
+///
+/// # Errors
+/// The port cannot be opened, or what `visitor` returns.
+pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
+    if let Some(core) = args.core {
+        pin(core)?;
+    }
+    match args.backend() {
+        Backend::Udp => {
+            let local = udp_address(args, near)?;
+            let port = UdpPort::bind(local, &UdpConfig::default())?;
+            let way = Way::Udp {
+                src_port: port.src_port(),
+            };
+            visitor.visit(Node::new(port, local, way))
+        }
+        Backend::Xdp => open_xdp(args, near, visitor),
+    }
+}
+
+#[cfg(feature = "xdp")]
+fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
+    let dev = args.dev.as_deref().unwrap_or_default();
+    let interface = neigh::interface(dev)?;
+    let local = interface_address(&interface, args.local, near)?;
+    let port = xdp_port(dev, args.queue, args.xdp_mode)?;
+    let way = Way::Ethernet {
+        ifindex: interface.index,
+        mac: interface.mac,
+    };
+    visitor.visit(Node::new(port, local, way))
+}
+
+/// An AF_XDP port as `perf` uses it; the raw rate is measured on the same.
+#[cfg(feature = "xdp")]
+pub(crate) fn xdp_port(
+    dev: &str,
+    queue: u32,
+    mode: super::args::XdpMode,
+) -> Result<xroce_net::xdp::XdpPort> {
+    use super::args::XdpMode;
+    use xroce_net::xdp::{Mode, XdpConfig, XdpPort};
+    let mode = match mode {
+        XdpMode::Auto => Mode::Auto,
+        XdpMode::Native => Mode::Native,
+        XdpMode::Generic => Mode::Generic,
+    };
+    Ok(XdpPort::open(&XdpConfig {
+        queue,
+        mode,
+        ring_size: RING,
+        ..XdpConfig::new(dev)
+    })?)
+}
+
+#[cfg(not(feature = "xdp"))]
+fn open_xdp(_: &PortArgs, _: Option<IpAddr>, _: impl Visitor) -> Result<()> {
+    Err(without_xdp())
+}
+
+/// The address of a UDP port.
+fn udp_address(args: &PortArgs, near: Option<IpAddr>) -> Result<IpAddr> {
+    if let Some(dev) = &args.dev {
+        return interface_address(&neigh::interface(dev)?, args.local, near);
+    }
+    let local = args.local.or(near).map(|ip| ip.to_canonical());
+    local.ok_or_else(|| anyhow!("the UDP port needs an address: give --local or --dev"))
+}
+
+/// The address to use on an interface: the one asked for, else the one of the side channel, else
+/// the first of the same family.
+///
+/// # Errors
+/// The interface is down or has no such address.
+pub(crate) fn interface_address(
+    interface: &Interface,
+    asked: Option<IpAddr>,
+    near: Option<IpAddr>,
+) -> Result<IpAddr> {
+    let name = &interface.name;
+    if !interface.up {
+        bail!("interface {name} is down; bring it up: ip link set dev {name} up");
+    }
+    let has = |ip: IpAddr| interface.addresses.iter().any(|a| a.ip == ip);
+    if let Some(asked) = asked.map(|ip| ip.to_canonical()) {
+        if has(asked) {
+            return Ok(asked);
+        }
+        bail!("{asked} is not an address of {name}: see \"ip address show dev {name}\"");
+    }
+    let near = near.map(|ip| ip.to_canonical());
+    if let Some(near) = near.filter(|&ip| has(ip)) {
+        return Ok(near);
+    }
+    let mut usable: Vec<_> = interface
+        .addresses
+        .iter()
+        .filter(|a| a.usable && near.is_none_or(|n| n.is_ipv4() == a.ip.is_ipv4()))
+        .collect();
+    // Addresses that are valid everywhere first, and IPv4 before IPv6.
+    usable.sort_by_key(|a| (a.scope != Scope::Global, a.ip.is_ipv6()));
+    usable.first().map(|a| a.ip).ok_or_else(|| {
+        let family = match near {
+            Some(ip) if ip.is_ipv6() => "IPv6 ",
+            Some(_) => "IPv4 ",
+            None => "",
+        };
+        anyhow!("{name} has no usable {family}address: ip address add ADDRESS/BITS dev {name}")
+    })
+}
+
+/// Binds this thread to a core.
+///
+/// # Errors
+/// There is no such core for this process.
+pub(crate) fn pin(core: usize) -> Result<()> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let Some(id) = cores.iter().find(|c| c.id == core) else {
+        let all: Vec<String> = cores.iter().map(|c| c.id.to_string()).collect();
+        bail!(
+            "there is no core {core} for this process: use --core with one of {}",
+            all.join(", ")
+        );
+    };
+    if !core_affinity::set_for_current(*id) {
+        bail!("cannot bind to core {core}");
+    }
+    Ok(())
+}
