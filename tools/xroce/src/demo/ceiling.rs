@@ -15,8 +15,6 @@ use crate::perf::report::{Report, rate};
 
 /// Ethernet 14, IPv4 20, UDP 8, BTH 12 and ICRC 4 bytes around the payload of a packet.
 const HEADERS: usize = 58;
-/// Milliseconds of each raw measurement.
-const RAW_MS: u64 = 1_000;
 /// What is compared: a packet rate with small messages, a bandwidth with large ones.
 const COMPARED: [(Op, u32); 2] = [(Op::Send, 64), (Op::Write, 65_536)];
 
@@ -50,11 +48,11 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// Measures the raw rates of the stage, if it has any, for what `report` found.
+/// Measures the raw rates of the stage, if it has any, for what `report` found; each for so long.
 ///
 /// # Errors
 /// A measurement failed, or the user interrupts.
-pub(crate) fn compare(stage: &Stage, report: &Report) -> Result<Vec<Ratio>> {
+pub(crate) fn compare(stage: &Stage, report: &Report, seconds: f64) -> Result<Vec<Ratio>> {
     let mut ratios = Vec::new();
     for (op, size) in COMPARED {
         let row = report.results.iter().find(|r| r.op == op && r.size == size);
@@ -62,7 +60,7 @@ pub(crate) fn compare(stage: &Stage, report: &Report) -> Result<Vec<Ratio>> {
             continue;
         };
         let frame = size.min(report.path_mtu) as usize + HEADERS;
-        let Some((receiver, sender)) = stage.raw(frame, RAW_MS) else {
+        let Some((receiver, sender)) = stage.raw(frame, seconds) else {
             continue;
         };
         let raw = raw_rate(receiver, sender)

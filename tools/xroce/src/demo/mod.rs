@@ -40,7 +40,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_enum)]
     pub backend: Option<crate::perf::args::Backend>,
     /// Seconds per bandwidth measurement, of which there are 33
-    #[arg(long, default_value_t = 0.5, value_name = "S")]
+    #[arg(long, default_value_t = 0.5, value_name = "S", value_parser = parse_seconds)]
     pub seconds: f64,
     /// Print one JSON object instead of the table
     #[arg(long)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<()> {
     let stage = Stage::set(args.backend)?;
     note(&stage.describe());
     let report = exchange(&stage, args.seconds)?;
-    let raw = ceiling::compare(&stage, &report)?;
+    let raw = ceiling::compare(&stage, &report, (args.seconds * 2.0).max(0.001))?;
     if args.json {
         let all = serde_json::json!({ "report": report, "raw": raw });
         writeln!(out, "{all}")?;
@@ -89,8 +89,8 @@ fn exchange(stage: &Stage, seconds: f64) -> Result<Report> {
     command.args([
         "--latency-max-size",
         &LATENCY_MAX.to_string(),
-        "--latency-ms",
-        "200",
+        "--latency-seconds",
+        &(seconds / 2.5).max(0.001).to_string(),
     ]);
     command.args([
         "--seconds",
@@ -189,6 +189,11 @@ fn summary(report: &Report) -> String {
 #[allow(clippy::cast_precision_loss, reason = "shown, not computed with")]
 fn rate_of(n: u64) -> String {
     rate(n as f64)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.001..=60.0).contains(s));
+    seconds.ok_or_else(|| "between 0.001 and 60 seconds".to_owned())
 }
 
 /// A line for people that is not a result.

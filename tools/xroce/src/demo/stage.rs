@@ -119,8 +119,8 @@ impl Stage {
     }
 
     /// The commands that measure what AF_XDP itself carries on this link with frames of so many
-    /// bytes, receiver first; none over UDP.
-    pub(crate) fn raw(&self, frame: usize, ms: u64) -> Option<(Command, Command)> {
+    /// bytes for so long, receiver first; none over UDP.
+    pub(crate) fn raw(&self, frame: usize, seconds: f64) -> Option<(Command, Command)> {
         let pair = self.pair.as_ref()?;
         let command = |ns: &Netns, role| {
             let mut command = self.inside(ns);
@@ -132,7 +132,7 @@ impl Stage {
         let receiver = command(&pair.a, "receive");
         let mut sender = command(&pair.b, "send");
         sender.args(["--to", &pair.a.v4.to_string()]);
-        sender.args(["--seconds", &format!("{}.{:03}", ms / 1000, ms % 1000)]);
+        sender.args(["--seconds", &seconds.to_string()]);
         Some((receiver, sender))
     }
 }

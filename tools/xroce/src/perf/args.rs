@@ -173,9 +173,9 @@ pub(crate) struct ClientArgs {
     /// Print a line of JSON on standard error for each finished measurement
     #[arg(long, hide = true)]
     pub progress_json: bool,
-    /// Milliseconds per latency measurement, if other than --seconds
-    #[arg(long, hide = true)]
-    pub latency_ms: Option<u64>,
+    /// Seconds per latency measurement, if other than --seconds
+    #[arg(long, hide = true, value_parser = parse_seconds)]
+    pub latency_seconds: Option<u64>,
     /// Latency only up to this size
     #[arg(long, hide = true)]
     pub latency_max_size: Option<u32>,
@@ -203,7 +203,7 @@ impl ClientArgs {
             qps: self.qps,
             depth: self.depth,
             bw_limit: limit,
-            lat_limit: self.latency_ms.map_or(limit, Limit::Millis),
+            lat_limit: self.latency_seconds.map_or(limit, Limit::Millis),
             verify: self.verify,
             lat_max_size: self.latency_max_size.unwrap_or(plan::MAX_SIZE),
         }
