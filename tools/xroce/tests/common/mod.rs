@@ -1,5 +1,6 @@
 //! Runs the `xroce` command for tests.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "the test has failed")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
