@@ -20,6 +20,11 @@ header() {
     [ -e "/usr/include/$1" ] || { [ -n "$multiarch" ] && [ -e "/usr/include/$multiarch/$1" ]; }
 }
 
+# Debian's package is for Debian's python3, which need not be the first in PATH.
+scapy() {
+    python3 -c 'import scapy' 2>/dev/null || /usr/bin/python3 -c 'import scapy' 2>/dev/null
+}
+
 if ! have cargo; then
     echo "xroce: cargo is missing: install a Rust toolchain, $minimum_rust or later (rustup," \
         "or your distribution's package)" >&2
@@ -56,7 +61,8 @@ if [ "$mode" = test ]; then
     need iperf3 have iperf3
     need iputils-ping have ping
     need tshark have tshark
-    need python3-scapy python3 -c 'import scapy' 2>/dev/null
+    need python3 have python3
+    need python3-scapy scapy
 fi
 
 if [ ${#missing[@]} -eq 0 ]; then
