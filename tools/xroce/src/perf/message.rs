@@ -37,7 +37,7 @@ pub(crate) const HEADER_LEN: usize = 12;
 /// Longest JSON, in bytes: 256 queue pairs take about 10 KB.
 pub(crate) const MAX_BODY: usize = 64 << 10;
 /// Longest text of a peer that is shown, in characters.
-const MAX_TEXT: usize = 300;
+const MAX_TEXT: usize = 1_000;
 
 /// One message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

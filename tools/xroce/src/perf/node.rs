@@ -47,6 +47,10 @@ const SRC_PORT_MIN: u16 = 0xc000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     /// We write them.
+    #[cfg_attr(
+        not(feature = "xdp"),
+        allow(dead_code, reason = "AF_XDP is the one such port")
+    )]
     Ethernet {
         /// Interface.
         ifindex: u32,
@@ -491,7 +495,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[cold]
     fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
         match self.node.engine.failure(qpn) {
-            Some(failure) => anyhow!("queue pair {:#x} failed: {failure}", qpn.value()),
+            Some(failure) => anyhow!("{failure}"),
             None => fallback.context(format!("queue pair {:#x}", qpn.value())),
         }
     }

@@ -66,7 +66,13 @@ pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor)
     match args.backend() {
         Backend::Udp => {
             let local = udp_address(args, near)?;
-            let port = UdpPort::bind(local, &UdpConfig::default())?;
+            let mut config = UdpConfig::default();
+            if let (IpAddr::V6(v6), Some(dev)) = (local, &args.dev)
+                && v6.is_unicast_link_local()
+            {
+                config.scope_id = neigh::interface(dev)?.index;
+            }
+            let port = UdpPort::bind(local, &config)?;
             let way = Way::Udp {
                 src_port: port.src_port(),
             };
