@@ -41,16 +41,18 @@ lint: setup-test ## clippy, all warnings are errors
 doc: setup-test
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(WORKSPACE) $(FLAGS) --no-deps --quiet
 
-# One build for all: examples in the documentation, the command, the tests. nextest runs each
+# One build for all: the command, the examples in the documentation, the tests. nextest runs each
 # test in a process of its own and keeps those that load the machine apart (.config/nextest.toml);
 # without it `cargo test` does.
+TESTS = $(WORKSPACE) $(FLAGS) --lib --bins --tests
 unit: setup-test ## all tests
+	$(CARGO) test --locked $(TESTS) --no-run
+	@scripts/decode-smoke.sh
 	$(CARGO) test --locked $(WORKSPACE) $(FLAGS) --doc --quiet
-	@scripts/decode-smoke.sh $(FLAGS)
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
-	    set -x; $(CARGO) nextest run --locked $(WORKSPACE) $(FLAGS); \
+	    set -x; $(CARGO) nextest run --locked $(TESTS); \
 	else \
-	    set -x; $(CARGO) test --locked $(WORKSPACE) $(FLAGS) --all-targets; \
+	    set -x; $(CARGO) test --locked $(TESTS); \
 	fi
 
 deny: ## licences, sources and duplicates of the dependencies (offline)
