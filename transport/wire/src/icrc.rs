@@ -31,10 +31,6 @@ pub const ICRC_LEN: usize = 4;
 /// CRC register after the eight bytes of ones that stand for the absent LRH.
 pub const PREFIX_STATE: u32 = 0xdebb_20e3;
 
-/// Below this many bytes folding with carry-less multiplication does not pay, and `crc32fast`
-/// would go byte by byte over what its own tables leave.
-const BULK: usize = 128;
-
 /// The reflected polynomial.
 const POLY: u32 = 0xedb8_8320;
 
@@ -72,38 +68,7 @@ const fn tables() -> [[u32; 256]; 16] {
 #[inline]
 #[must_use]
 pub fn crc_update(state: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() < BULK {
-        return short(state, bytes);
-    }
-    // Whole blocks only: `crc32fast` takes the rest byte by byte.
-    let (blocks, rest) = bytes.split_at(bytes.len() & !15);
-    let mut hasher = crc32fast::Hasher::new_with_initial(!state);
-    hasher.update(blocks);
-    short(!hasher.finalize(), rest)
-}
-
-/// [`crc_update`] by tables, 16 bytes a step.
-#[inline]
-fn short(mut state: u32, bytes: &[u8]) -> u32 {
-    let (blocks, rest) = bytes.as_chunks::<16>();
-    for block in blocks {
-        state = step(state, words(*block));
-    }
-    // RoCE lengths are multiples of four, so this is at most three words and no byte.
-    let (quads, rest) = rest.as_chunks::<4>();
-    for quad in quads {
-        state = step(state, [u32::from_le_bytes(*quad)]);
-    }
-    for byte in rest {
-        state = (state >> 8) ^ TABLES[0][usize::from(state.to_le_bytes()[0] ^ byte)];
-    }
-    state
-}
-
-#[inline]
-fn words(block: [u8; 16]) -> [u32; 4] {
-    let le: [Le32; 4] = transmute!(block);
-    le.map(Le32::get)
+    xroce_crc::update(state, bytes)
 }
 
 /// CRC register after `W` little-endian words, up to four: all lookups independent.

@@ -1,0 +1,91 @@
+//! CRC-32 (reflected, 0xEDB88320) by carry-less multiplication.
+//!
+//! Every RoCE packet pays for this twice, once at either end. crc32fast, the well-kept choice, uses
+//! carry-less multiplication from 128 bytes on only; a small packet has about 100 bytes under its
+//! ICRC, and table lookups over these were the largest single cost of a 64-byte SEND.
+//!
+//! [`update`] works on the raw register: nothing is inverted at either end. This crate holds one
+//! `unsafe` block, the call of a function that needs CPU features which were just detected; it is
+//! a crate of its own so that `xroce-wire` can go on forbidding `unsafe`.
+
+#[cfg(target_arch = "x86_64")]
+mod clmul;
+mod gf2;
+mod tables;
+
+/// Register after `bytes`.
+#[inline]
+#[must_use]
+pub fn update(state: u32, bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= clmul::LEN_MIN && clmul::is_supported() {
+        // SAFETY: the features the function is compiled for were just detected.
+        return unsafe { clmul::update(state, bytes) };
+    }
+    tables::update(state, bytes)
+}
+
+/// [`update`] by tables, whatever the CPU can: the slow twin.
+#[must_use]
+pub fn update_portable(state: u32, bytes: &[u8]) -> u32 {
+    tables::update(state, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut x = 0x1234_5678_9abc_def1u64;
+        (0..len)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                (x >> 24).to_le_bytes()[0]
+            })
+            .collect()
+    }
+
+    fn reference(state: u32, bytes: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(!state);
+        hasher.update(bytes);
+        !hasher.finalize()
+    }
+
+    #[test]
+    fn every_length_and_alignment_agrees_with_crc32fast() {
+        let data = noise(9000);
+        for len in (0..700).chain([1024, 1040, 2048, 4096, 4112, 4157, 8999]) {
+            for start in [0, 1, 7] {
+                let bytes = &data[start..(start + len).min(data.len())];
+                for state in [0, !0, 0xdebb_20e3] {
+                    let expected = reference(state, bytes);
+                    assert_eq!(update(state, bytes), expected, "{len} bytes from {start}");
+                    assert_eq!(
+                        update_portable(state, bytes),
+                        expected,
+                        "{len} bytes, tables"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_check_value() {
+        let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
+        let text = b"123456789 and more than sixteen bytes";
+        assert_eq!(!update(!0, text), crc.checksum(text));
+        assert_eq!(!update(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn pieces_make_the_whole() {
+        let data = noise(600);
+        let whole = update(!0, &data);
+        for cut in 0..data.len() {
+            assert_eq!(update(update(!0, &data[..cut]), &data[cut..]), whole);
+        }
+    }
+}
