@@ -61,9 +61,14 @@ pub(crate) struct DecodeArgs {
 /// The file is missing, empty, no capture, or damaged so that nothing after it can be read. What
 /// was readable has been written by then; the error is one line that says what and where.
 pub(crate) fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let name = args.file.display();
+    let stdin = args.file.as_os_str() == "-";
+    let name = if stdin {
+        "standard input".into()
+    } else {
+        args.file.display().to_string()
+    };
     let mut out = BufWriter::with_capacity(1 << 16, out);
-    let result = if args.file.as_os_str() == "-" {
+    let result = if stdin {
         decode(io::stdin().lock(), args, &mut out)
     } else {
         let file = File::open(&args.file)
@@ -79,7 +84,7 @@ pub(crate) fn run(args: &DecodeArgs, out: &mut dyn Write) -> anyhow::Result<()> 
         Ok(()) => Ok(()),
         Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(error).context("cannot write the output"),
-        Err(Failure::Input(error)) => Err(error).with_context(|| name.to_string()),
+        Err(Failure::Input(error)) => Err(error).context(name),
     }
 }
 
