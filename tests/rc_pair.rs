@@ -4,6 +4,8 @@ mod common;
 
 use common::{World, pattern};
 use xroce_net::sim::Impairment;
+use xroce_proto::cc::{CongestionControl, Fixed, Rate};
+use xroce_proto::qp::QpState;
 use xroce_proto::wc::{WcFlags, WcOpcode, WcStatus};
 use xroce_proto::wr::SendOp;
 use xroce_wire::newtypes::PathMtu;
@@ -66,4 +68,33 @@ fn send_write_and_read_of_all_sizes_at_every_path_mtu() {
             "{counters:?}"
         );
     }
+}
+
+#[test]
+fn a_rate_limit_holds_and_the_timer_wakes_the_paced_queue_pair() {
+    // The wheel asked a paced QP for ever, at the same time, once its turn had come.
+    let mut world = World::new(1, Impairment::delay(1000), Impairment::delay(1000));
+    let slow = CongestionControl::Fixed(Fixed::new(Rate::bits_per_second(1_000_000_000), 64));
+    let [a, _] = world.connect(
+        PathMtu::Mtu1024,
+        [1, 1],
+        |_| {},
+        |attr| {
+            if attr.state == Some(QpState::Rts) {
+                attr.congestion = Some(slow.clone());
+            }
+        },
+    );
+    let [left, right] = &mut world.hosts;
+    let (va, rkey) = (right.va(0), right.mr.rkey);
+    left.post_send(a, 1, SendOp::Write { va, rkey }, &[left.sge(0, 1 << 20)]);
+    let mut done = Vec::new();
+    assert!(world.run(50_000_000, |w| {
+        done.extend(w.hosts[0].completions());
+        !done.is_empty()
+    }));
+    assert_eq!(done[0].status, WcStatus::Success);
+    // 1024 packets of 1082 bytes at 1 Gb/s, the first 20 µs at once.
+    let us = world.net.now() / 1000;
+    assert!((8700..9000).contains(&us), "{us} µs");
 }

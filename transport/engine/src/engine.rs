@@ -451,9 +451,12 @@ impl Core {
                     sink: &mut self.cqs,
                 };
                 entry.qp.handle_timeout(&mut cx);
+                // Its turn to transmit files the next deadline. Filing it here would not end: a
+                // QP that only waits for that turn (paced) still has the deadline that passed.
                 self.activate(index);
+            } else {
+                self.rearm(index);
             }
-            self.rearm(index);
         }
         fired
     }
