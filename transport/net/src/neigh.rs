@@ -61,13 +61,8 @@ pub enum NeighError {
         source: io::Error,
     },
     /// The source address is not one of this machine.
-    #[error("{src} is not an address of this machine: {source}")]
-    NoSource {
-        /// The address.
-        src: IpAddr,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    #[error("{0} is not an address of this machine (see: ip addr)")]
+    NoSource(IpAddr),
     /// The destination is this machine: frames to it never reach an interface.
     #[error("{0} is an address of this machine; give the address of the peer")]
     Local(IpAddr),
@@ -177,11 +172,6 @@ pub fn route(dst: IpAddr, src: Option<IpAddr>, ifindex: Option<u32>) -> Result<R
             parse_route(&answer, dst, src).ok_or_else(|| no_route(Errno::HOSTUNREACH.into()))
         }
         Ok(_) => Err(no_route(Errno::NETUNREACH.into())),
-        // The kernel's answer to a source address that is not ours.
-        Err(source) if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => match src {
-            Some(src) => Err(NeighError::NoSource { src, source }),
-            None => Err(no_route(source)),
-        },
         Err(source) => Err(no_route(source)),
     }
 }
@@ -282,11 +272,15 @@ pub fn resolve(
     if let Some(mac) = multicast_mac(dst) {
         return Ok(mac);
     }
-    let interface = interface_by_index(ifindex)?;
+    let all = interfaces()?;
+    if !all.iter().any(|i| i.addresses.iter().any(|a| a.ip == src)) {
+        return Err(NeighError::NoSource(src));
+    }
+    let interface = interface::pick(all, &format!("#{ifindex}"), |i| i.index == ifindex)?;
     if !interface.up {
         return Err(NeighError::Down(interface.name));
     }
-    let route = route(dst, Some(src), Some(ifindex)).map_err(|e| match e {
+    let route = route_through(dst, src, ifindex).map_err(|e| match e {
         NeighError::NoRoute {
             dst, src, source, ..
         } => NeighError::NoRoute {
@@ -306,6 +300,19 @@ pub fn resolve(
         return Ok(MacAddr::default());
     }
     poll_neighbour(&interface, src, dst, route.next_hop, timeout_ms)
+}
+
+/// The route to `dst` out of `ifindex`.
+fn route_through(dst: IpAddr, src: IpAddr, ifindex: u32) -> Result<Route, NeighError> {
+    if dst.is_ipv4() {
+        // Told the interface, the kernel takes any IPv4 address without a route for a neighbour;
+        // so first find out whether there is a route.
+        let free = route(dst, Some(src), None)?;
+        if free.ifindex == ifindex || free.kind != RouteKind::Unicast {
+            return Ok(free);
+        }
+    }
+    route(dst, Some(src), Some(ifindex))
 }
 
 fn poll_neighbour(
@@ -357,7 +364,7 @@ fn provoke(interface: &Interface, src: IpAddr, dst: IpAddr) -> Result<(), NeighE
     let _ = socket.bind_device(Some(interface.name.as_bytes()));
     socket
         .bind(&socket_addr(src, 0, interface.index).into())
-        .map_err(|source| NeighError::NoSource { src, source })?;
+        .map_err(system(what))?;
     socket
         .connect(&socket_addr(dst, DISCARD_PORT, interface.index).into())
         .map_err(|source| NeighError::NoRoute {
@@ -461,10 +468,8 @@ mod tests {
 
     #[test]
     fn a_foreign_source_is_told_apart() {
-        let error = route([127, 0, 0, 1].into(), Some([192, 0, 2, 77].into()), None);
-        assert!(
-            matches!(error, Err(NeighError::NoSource { .. })),
-            "{error:?}"
-        );
+        let lo = interface("lo").unwrap();
+        let error = resolve(lo.index, [192, 0, 2, 77].into(), [127, 0, 0, 1].into(), 0);
+        assert!(matches!(error, Err(NeighError::NoSource(_))), "{error:?}");
     }
 }

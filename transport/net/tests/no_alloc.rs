@@ -173,3 +173,53 @@ fn udp() {
     run(10);
     assert_eq!(allocations(|| run(500)), 0);
 }
+
+#[cfg(feature = "xdp")]
+#[test]
+fn xdp() {
+    use xroce_net::xdp::raw::{RawPath, frame};
+    use xroce_net::xdp::{XdpConfig, XdpError, XdpPort};
+    use xroce_testnet::{IFNAME, NetnsPair, skip};
+
+    let Some(net) = NetnsPair::or_skip(4200, 1) else {
+        return;
+    };
+    let (mut a, mut b) = match [&net.a, &net.b].map(|ns| ns.run(open)) {
+        [Ok(a), Ok(b)] => (a, b),
+        [Err(why), _] | [_, Err(why)] => return skip(&why.to_string()),
+    };
+    fn open() -> Result<XdpPort, XdpError> {
+        XdpPort::open(&XdpConfig::new(IFNAME))
+    }
+    let path = RawPath {
+        src_mac: net.a.run(mac),
+        dst_mac: net.b.run(mac),
+        src: Gid::from(net.a.ip(false)),
+        dst: Gid::from(net.b.ip(false)),
+        src_port: 0xc000,
+    };
+    fn mac() -> xroce_wire::newtypes::MacAddr {
+        xroce_net::neigh::interface(IFNAME).unwrap().mac
+    }
+    // Frames of one and of two chunks.
+    let frames = [84, 1082, 4170].map(|len| frame(&path, len).unwrap());
+    let meta = TxMeta {
+        dst: path.dst,
+        tos: 0,
+    };
+    let mut run = |rounds: usize| {
+        for round in 0..rounds {
+            for i in 0..48 {
+                let bytes = &frames[(round + i) % 3];
+                a.tx_begin().unwrap()[..bytes.len()].copy_from_slice(bytes);
+                a.tx_commit(&meta, bytes.len());
+            }
+            a.tx_flush().unwrap();
+            b.wait(Some(Duration::from_millis(1))).unwrap();
+            assert_eq!(receive(&mut b), 48);
+        }
+        assert_eq!(a.stats().tx_frames, b.stats().rx_frames);
+    };
+    run(10);
+    assert_eq!(allocations(|| run(500)), 0);
+}

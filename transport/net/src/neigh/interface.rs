@@ -92,17 +92,7 @@ pub fn interfaces() -> Result<Vec<Interface>, NeighError> {
 /// # Errors
 /// [`NeighError::NoInterface`], [`NeighError::System`].
 pub fn interface(name: &str) -> Result<Interface, NeighError> {
-    let mut all = interfaces()?;
-    match all.iter().position(|i| i.name == name) {
-        Some(at) => Ok(all.swap_remove(at)),
-        None => {
-            let have = all.into_iter().map(|i| i.name).collect();
-            Err(NeighError::NoInterface {
-                name: name.to_owned(),
-                have,
-            })
-        }
-    }
+    pick(interfaces()?, name, |i| i.name == name)
 }
 
 /// The interface with this index.
@@ -110,13 +100,21 @@ pub fn interface(name: &str) -> Result<Interface, NeighError> {
 /// # Errors
 /// As [`interface`].
 pub fn interface_by_index(index: u32) -> Result<Interface, NeighError> {
-    let mut all = interfaces()?;
-    match all.iter().position(|i| i.index == index) {
+    pick(interfaces()?, &format!("#{index}"), |i| i.index == index)
+}
+
+/// The one that `fits`, called `name` in the error if none does.
+pub(super) fn pick(
+    mut all: Vec<Interface>,
+    name: &str,
+    fits: impl Fn(&Interface) -> bool,
+) -> Result<Interface, NeighError> {
+    match all.iter().position(fits) {
         Some(at) => Ok(all.swap_remove(at)),
         None => {
             let have = all.into_iter().map(|i| i.name).collect();
             Err(NeighError::NoInterface {
-                name: format!("#{index}"),
+                name: name.to_owned(),
                 have,
             })
         }
@@ -222,4 +220,30 @@ fn address(message: &AddressMessage) -> Option<Address> {
         scope,
         usable,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vlan_device_tells_its_parent_and_id() {
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        message.header.flags = LinkFlags::Up;
+        message.attributes = vec![
+            LinkAttribute::IfName("eth0.42".to_owned()),
+            LinkAttribute::Link(3),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Vlan),
+                LinkInfo::Data(InfoData::Vlan(vec![InfoVlan::Id(42)])),
+            ]),
+        ];
+        let found = link(&RouteNetlinkMessage::NewLink(message)).unwrap();
+        assert_eq!(
+            (found.index, found.name.as_str(), found.up),
+            (7, "eth0.42", true)
+        );
+        assert_eq!(found.vlan, Some(Vlan { parent: 3, vid: 42 }));
+    }
 }

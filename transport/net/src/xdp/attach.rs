@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{
     BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts,
+    bpf_link_detach,
 };
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
 use libbpf_rs::{ErrorKind, PrintLevel, Xdp, XdpFlags, set_print};
@@ -39,8 +40,7 @@ static ATTACHED: Mutex<Vec<Weak<Attachment>>> = Mutex::new(Vec::new());
 struct Attachment {
     place: Place,
     program: RoceProgram,
-    /// Closing it detaches the program.
-    _link: OwnedFd,
+    link: OwnedFd,
     generic: bool,
     /// Addresses claimed, and by how many ports.
     addresses: Mutex<BTreeMap<[u8; 16], u32>>,
@@ -169,12 +169,22 @@ impl Attachment {
         let new = Arc::new(Self {
             place,
             program,
-            _link: link,
+            link,
             generic,
             addresses,
         });
         attached.push(Arc::downgrade(&new));
         Ok(new)
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        // Closing the link would do, were it the only descriptor: but a process that another
+        // thread is starting has a copy of it until it has started.
+        //
+        // SAFETY: the descriptor is open and a bpf_link; the call takes nothing else.
+        unsafe { bpf_link_detach(self.link.as_raw_fd()) };
     }
 }
 

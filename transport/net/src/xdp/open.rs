@@ -28,6 +28,7 @@ pub(super) struct Plan {
     pub(super) tx_frames: u32,
     /// Chunks per frame sent: 2 if a frame of the interface may not fit in one.
     pub(super) chunks: usize,
+    pub(super) fill_ring: u32,
     pub(super) tx_ring: u32,
 }
 
@@ -113,6 +114,9 @@ fn plan(config: &XdpConfig, chunks: usize) -> Plan {
         rx_chunks: config.ring_size,
         tx_frames: config.tx_frames,
         chunks,
+        // Twice the chunks: the kernel hands received chunks over before it says that it has read
+        // their entries of the fill ring, so they may come back while these seem still taken.
+        fill_ring: 2 * config.ring_size,
         tx_ring: tx_chunks.next_power_of_two(),
     }
 }
@@ -120,7 +124,7 @@ fn plan(config: &XdpConfig, chunks: usize) -> Plan {
 fn make(config: &XdpConfig, plan: &Plan) -> io::Result<Parts> {
     let invalid = |e: &dyn Display| io::Error::new(io::ErrorKind::InvalidInput, e.to_string());
     let tx_chunks = plan.tx_frames * if plan.chunks == 2 { 2 } else { 1 };
-    let (memory, descs) = Memory::new(plan.rx_chunks + tx_chunks, plan.rx_chunks, plan.tx_ring)?;
+    let (memory, descs) = Memory::new(plan.rx_chunks + tx_chunks, plan.fill_ring, plan.tx_ring)?;
     let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
     if plan.chunks == 2 {
         flags |= BindFlags::XDP_USE_SG;

@@ -29,6 +29,8 @@ const IDLE_CHECK: u32 = 4096;
 const SETTLE_ATTEMPTS: u32 = 200;
 /// Longest sleep while committed frames wait for the kernel to take them.
 const STUCK_SLEEP: Duration = Duration::from_millis(1);
+/// Longest sleep without a look at whether the device is still there.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// One queue of a network interface, through AF_XDP.
 ///
@@ -138,7 +140,11 @@ impl XdpPort {
                 self.stats.tx_dropped += 1;
                 Ok(Kick::Again)
             }
-            Err(errno) => Err(gone(errno, &self.caps.name)),
+            Err(errno) => {
+                // Should the interface come up again, what is in the ring is sent then.
+                self.stuck = true;
+                Err(gone(errno, &self.caps.name))
+            }
         }
     }
 
@@ -162,10 +168,17 @@ impl XdpPort {
 
     /// Puts the committed frames into the ring and tells the kernel if it wants to know.
     fn push_out(&mut self) -> io::Result<()> {
-        let new = self.tx.submit();
-        if (new || self.stuck) && self.tx.needs_wakeup() {
-            self.drain()?;
+        // The second round is for what did not fit before the kernel read the ring.
+        for _ in 0..2 {
+            let new = self.tx.submit();
+            if (new || self.stuck) && self.tx.needs_wakeup() {
+                self.drain()?;
+            }
+            if !self.tx.is_queued() {
+                return Ok(());
+            }
         }
+        self.stuck = true;
         Ok(())
     }
 
@@ -250,11 +263,39 @@ impl XdpPort {
     fn note_idle(&mut self) -> io::Result<()> {
         self.idle += 1;
         if self.idle < IDLE_CHECK {
-            return Ok(());
+            Ok(())
+        } else {
+            self.check_device()
         }
+    }
+
+    #[cold]
+    fn check_device(&mut self) -> io::Result<()> {
         self.idle = 0;
-        // Sending nothing checks the device, and drives what is stuck.
+        // Sending nothing asks the kernel, and drives what is stuck.
         self.drain()
+    }
+
+    /// Sleeps until something can be received; false: not for `timeout`.
+    fn sleep(&mut self, timeout: Duration) -> io::Result<bool> {
+        let timespec = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        self.stats.syscalls += 1;
+        let mut fds = [PollFd::from_borrowed_fd(fd_of(&self.rx), PollFlags::IN)];
+        let ready = match poll(&mut fds, Some(&timespec)) {
+            Ok(n) => n != 0,
+            // A signal: let the caller look.
+            Err(Errno::INTR) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        };
+        let [polled] = fds;
+        if polled
+            .revents()
+            .intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+        {
+            let errno = socket_error(self.fd()).ok().and_then(Result::err);
+            return Err(gone(errno.unwrap_or(Errno::NETDOWN), &self.caps.name));
+        }
+        Ok(ready)
     }
 }
 
@@ -338,31 +379,30 @@ impl Datapath for XdpPort {
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.push_out()?;
-        // The kernel wakes nobody when a device that pushed back is ready again.
-        let timeout = if self.stuck {
-            Some(timeout.map_or(STUCK_SLEEP, |t| t.min(STUCK_SLEEP)))
-        } else {
-            timeout
-        };
-        let timespec = timeout
-            .map(Timespec::try_from)
-            .transpose()
-            .unwrap_or_default();
-        self.stats.syscalls += 1;
-        let mut fds = [PollFd::from_borrowed_fd(fd_of(&self.rx), PollFlags::IN)];
-        match poll(&mut fds, timespec.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+        let mut left = timeout;
+        loop {
+            // The kernel wakes nobody when a device that pushed back is ready again, nor when the
+            // interface goes away.
+            let longest = if self.stuck {
+                STUCK_SLEEP
+            } else {
+                LONGEST_SLEEP
+            };
+            let sleep = left.map_or(longest, |left| left.min(longest));
+            if self.sleep(sleep)? {
+                self.idle = 0;
+                return Ok(());
+            }
+            left = left.map(|left| left - sleep);
+            // A sleep in vain counts as much as many polls in vain.
+            self.idle += IDLE_CHECK / 8;
+            if sleep == longest || self.idle >= IDLE_CHECK {
+                self.check_device()?;
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(());
+            }
         }
-        let [polled] = fds;
-        if polled
-            .revents()
-            .intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
-        {
-            let errno = socket_error(self.fd()).ok().and_then(Result::err);
-            return Err(gone(errno.unwrap_or(Errno::NETDOWN), &self.caps.name));
-        }
-        Ok(())
     }
 
     fn stats(&mut self) -> PortStats {

@@ -17,8 +17,8 @@ use super::rx::BATCH;
 
 /// Frames sent per flush unless told otherwise: what the kernel takes in one system call.
 pub const DEFAULT_BATCH: usize = 32;
-/// Shortest frame: Ethernet, IPv6, UDP, BTH and ICRC, in bytes.
-pub const MIN_FRAME: usize = 14 + 40 + 8 + 12 + 4;
+/// Shortest frame over IPv4: Ethernet, IP, UDP, BTH and ICRC, in bytes. Over IPv6 it is 20 more.
+pub const MIN_FRAME: usize = 14 + 20 + 8 + 12 + 4;
 /// An answer is given up after this time, in ns.
 const PING_TIMEOUT_NS: u64 = 10_000_000;
 /// Polls between two readings of the clock while waiting.
@@ -273,9 +273,10 @@ pub fn one_thread(
 pub fn frame(path: &RawPath, len: usize) -> io::Result<Vec<u8>> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let too_long = || invalid(format!("a frame of {len} bytes is too long"));
-    if len < MIN_FRAME {
+    let least = MIN_FRAME + if path.src.v4().is_some() { 0 } else { 20 };
+    if len < least {
         return Err(invalid(format!(
-            "a frame of {len} bytes is too short: {MIN_FRAME} at least"
+            "a frame of {len} bytes is too short: {least} at least"
         )));
     }
     let mut bytes = Vec::with_capacity(len);
@@ -372,7 +373,9 @@ mod tests {
     #[test]
     fn impossible_frames_are_refused() {
         let v4 = Gid::from_v4([10, 0, 0, 1]);
+        let v6 = Gid::new([0xfd; 16]);
         assert!(frame(&path(v4, v4), MIN_FRAME - 1).is_err());
+        assert!(frame(&path(v6, v6), MIN_FRAME + 19).is_err());
         assert!(frame(&path(v4, v4), 70_000).is_err());
         assert!(frame(&path(v4, Gid::new([0xfd; 16])), 100).is_err());
     }

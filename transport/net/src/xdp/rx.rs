@@ -51,6 +51,9 @@ impl Rx {
     pub(super) fn receive(&mut self, max: usize) -> usize {
         if self.held != 0 {
             self.refill();
+            if self.held != 0 {
+                return 0;
+            }
         }
         let room = max.min(self.batch.len());
         let free = self.batch.get_mut(..room).unwrap_or_default();
@@ -71,12 +74,11 @@ impl Rx {
     /// Gives the chunks held back to the kernel; whether the kernel wants to be woken for them.
     pub(super) fn refill(&mut self) -> bool {
         let held = self.batch.get(..self.held).unwrap_or_default();
-        // SAFETY: these chunks were received and are owned by the batch; `held` is set to 0 in
-        // the same call, so none is given twice.
+        // SAFETY: these chunks were received and are owned by the batch; once the ring has taken
+        // them `held` is 0, so none is given twice.
         let given = unsafe { self.fill.produce(held) };
-        // The ring has room for all receive chunks there are.
-        debug_assert_eq!(given, self.held, "fill ring too small");
-        self.held = 0;
+        // All or none; the ring is large enough for all, but if not they stay here.
+        self.held -= given;
         self.fill.needs_wakeup()
     }
 
