@@ -26,6 +26,8 @@ pub(super) struct ReadJob {
     end: u32,
     /// Byte of the message at which the current (re)request ends.
     end_byte: u32,
+    /// Answered to the end at least once: what is pending now is a repetition.
+    answered: bool,
 }
 
 impl ReadJob {
@@ -49,6 +51,7 @@ impl ReadJob {
             start: 0,
             end: psns,
             end_byte: len,
+            answered: false,
         }
     }
 
@@ -98,19 +101,22 @@ impl Replay {
         self.pending != 0
     }
 
-    /// Whether the oldest entry is free to be taken over.
+    /// Whether the oldest entry is free to be taken over. So is one whose answer is only being
+    /// repeated: a peer within its limit starts a new READ when it has the answer to the oldest,
+    /// and what asked for the repetition was late or a copy.
     pub(super) fn has_room(&self) -> bool {
         match self.jobs.get(self.next_slot) {
             None => false,
-            Some(slot) => slot.is_none_or(|job| !job.is_pending()),
+            Some(slot) => slot.is_none_or(|job| job.answered),
         }
     }
 
     /// Takes over the oldest entry; [`Replay::has_room`] was asked before.
     pub(super) fn push(&mut self, job: ReadJob) {
         if let Some(slot) = self.jobs.get_mut(self.next_slot) {
-            *slot = Some(job);
-            self.pending += 1;
+            if !slot.replace(job).is_some_and(|old| old.is_pending()) {
+                self.pending += 1;
+            }
             self.next_slot = (self.next_slot + 1) % self.jobs.len();
         }
     }
@@ -189,6 +195,7 @@ impl Replay {
         if let Some(job) = &mut self.jobs[slot] {
             job.next += 1;
             if !job.is_pending() {
+                job.answered = true;
                 self.pending -= 1;
             }
         }

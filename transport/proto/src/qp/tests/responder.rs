@@ -324,6 +324,34 @@ fn case_33_more_reads_than_agreed() {
 }
 
 #[test]
+fn a_new_read_takes_the_place_of_a_repetition() {
+    // A late copy of a READ request asks for an answer that the peer has had: the next READ is
+    // within the limit all the same.
+    let mut t = Setup {
+        rtr: QpAttr {
+            max_dest_rd_atomic: Some(2),
+            ..QpAttr::rtr(path(), PathMtu::Mtu1024, PEER, Psn::new(0x100))
+        },
+        ..Setup::default()
+    }
+    .build();
+    let read = |psn| p(O::RcReadRequest, psn).reth(BASE, KEY, 8);
+    t.rx(read(0x100));
+    t.rx(read(0x101));
+    assert_eq!(t.tx().len(), 2);
+    t.rx(read(0x100));
+    t.rx(read(0x101));
+    t.rx(read(0x102));
+    t.expect(&[
+        "RDMA READ Response Only 101 syn=1f msn=3 [8]",
+        "RDMA READ Response Only 102 syn=1f msn=3 [8]",
+    ]);
+    t.rx(read(0x103));
+    t.expect(&["RDMA READ Response Only 103 syn=1f msn=4 [8]"]);
+    assert_eq!(t.qp.state(), QpState::Rts);
+}
+
+#[test]
 fn case_32_no_reads_at_all() {
     let mut t = Setup {
         rtr: QpAttr {
