@@ -741,7 +741,7 @@ fn child_holds_a_port() {
 
 #[test]
 fn a_killed_process_leaves_nothing() {
-    let Some(net) = NetnsPair::or_skip(MTU, 1) else {
+    let Some(net) = NetnsPair::or_skip(MTU, 2) else {
         return;
     };
     let Some(port) = open_or_skip(&net.a, |_| {}) else {
@@ -762,6 +762,14 @@ fn a_killed_process_leaves_nothing() {
     // Its queue and its program are in the way, and the error says whose they are.
     let error = open(&net.a, |_| {}).unwrap_err();
     assert!(matches!(error, XdpError::Busy { .. }), "{error}");
+    let error = open(&net.a, |c| c.queue = 1).unwrap_err();
+    assert!(matches!(error, XdpError::Occupied { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("Another xroce process has the interface"),
+        "{error}"
+    );
     // SIGKILL: no destructor runs.
     child.kill().unwrap();
     child.wait().unwrap();
