@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<()> {
     let stage = Stage::set(args.backend)?;
     note(&stage.describe());
     let report = exchange(&stage, args.seconds)?;
-    let raw = ceiling::compare(&stage, &report, (args.seconds * 2.0).max(0.001))?;
+    let raw = ceiling::compare(&stage, report.path_mtu, args.seconds)?;
     if args.json {
         let all = serde_json::json!({ "report": report, "raw": raw });
         writeln!(out, "{all}")?;
@@ -72,41 +72,39 @@ pub(crate) fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Runs server and client, shows how far they are, returns what they found.
+/// The whole exchange: every operation and size, verified.
 fn exchange(stage: &Stage, seconds: f64) -> Result<Report> {
+    let sizes = SIZES.map(|s| s.to_string()).join(",");
+    let small = LATENCY_MAX.to_string();
+    let latency = (seconds / 2.5).max(0.001).to_string();
+    let seconds = seconds.to_string();
+    let args = [
+        ["--op", &OPERATIONS.join(",")],
+        ["--test", "bw,lat"],
+        ["--sizes", &sizes],
+        ["--latency-max-size", &small],
+        ["--latency-seconds", &latency],
+        ["--seconds", &seconds],
+    ];
+    let progress = Progress::new();
+    let mut words = args.concat();
+    words.push("--verify");
+    let report = measure(stage, &words, &|step| progress.step(step));
+    progress.finish();
+    report
+}
+
+/// Runs a server and a client that measures what `args` say, returns what they found.
+fn measure(stage: &Stage, args: &[&str], progress: &dyn Fn(&str)) -> Result<Report> {
     let mut server = Child::spawn("server", stage.server())?;
     let port = server_port(&mut server)?;
-    let sizes = SIZES.map(|s| s.to_string()).join(",");
     let mut command = stage.client(port);
-    command.args([
-        "--op",
-        &OPERATIONS.join(","),
-        "--test",
-        "bw,lat",
-        "--sizes",
-        &sizes,
-    ]);
-    command.args([
-        "--latency-max-size",
-        &LATENCY_MAX.to_string(),
-        "--latency-seconds",
-        &(seconds / 2.5).max(0.001).to_string(),
-    ]);
-    command.args([
-        "--seconds",
-        &seconds.to_string(),
-        "--verify",
-        "--json",
-        "--progress-json",
-    ]);
+    command.args(args).args(["--json", "--progress-json"]);
     let mut client = Child::spawn("client", command)?;
-    let progress = Progress::new();
-    let result = follow(&mut client, &progress);
-    progress.finish();
-    let report = match result {
+    let report = match follow(&mut client, progress) {
         Ok(report) => report,
-        // The server may know better why.
         Err(e) if e.is::<stop::Interrupted>() => return Err(e),
+        // The server may know better why.
         Err(e) => {
             let said = server.end();
             return Err(if said.is_empty() {
@@ -140,7 +138,7 @@ fn server_port(server: &mut Child) -> Result<u16> {
     }
 }
 
-fn follow(client: &mut Child, progress: &Progress) -> Result<Report> {
+fn follow(client: &mut Child, progress: &dyn Fn(&str)) -> Result<Report> {
     let mut json = String::new();
     loop {
         match client.next(PATIENCE)? {
@@ -149,7 +147,7 @@ fn follow(client: &mut Child, progress: &Progress) -> Result<Report> {
                 if let Ok(step) = serde_json::from_str::<serde_json::Value>(&line)
                     && let Some(text) = step.get("line").and_then(|l| l.as_str())
                 {
-                    progress.step(text);
+                    progress(text);
                 }
             }
             Line::End => break,

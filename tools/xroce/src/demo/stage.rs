@@ -11,6 +11,9 @@ use crate::perf::args::Backend;
 /// IP MTU of the veth pair, in bytes: path MTU 4096 and its headers fit.
 const VETH_MTU: u32 = 4200;
 
+/// Frames on the way at most in a raw measurement: as much as one queue pair of xroce.
+const RAW_WINDOW: &str = "256";
+
 /// Where the demo plays.
 pub(crate) struct Stage {
     /// This program.
@@ -129,9 +132,10 @@ impl Stage {
             command.args(["--parent", &std::process::id().to_string()]);
             command
         };
-        let receiver = command(&pair.a, "receive");
+        let mut receiver = command(&pair.a, "receive");
+        receiver.args(["--to", &pair.b.v4.to_string()]);
         let mut sender = command(&pair.b, "send");
-        sender.args(["--to", &pair.a.v4.to_string()]);
+        sender.args(["--to", &pair.a.v4.to_string(), "--window", RAW_WINDOW]);
         sender.args(["--seconds", &seconds.to_string()]);
         Some((receiver, sender))
     }

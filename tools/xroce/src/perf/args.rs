@@ -232,9 +232,13 @@ pub(crate) struct RawArgs {
     /// Network interface
     #[arg(long, value_name = "IF")]
     pub dev: String,
-    /// Address of the other end (all but "receive")
+    /// Address of the other end; "receive" with it gives a sender with --window leave to go on
     #[arg(long, value_name = "ADDR")]
     pub to: Option<IpAddr>,
+    /// Frames to have on the way at most, 0 for no limit: a receiver that loses its core for a
+    /// moment then loses no frames, as with a protocol
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub window: u32,
     /// Frame length in bytes, Ethernet header included
     #[arg(long, default_value_t = 1082, value_name = "BYTES")]
     pub frame: usize,
@@ -257,6 +261,10 @@ pub(crate) struct RawArgs {
     /// Core to run on
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
+    /// What to do when there is nothing to do ("receive", "send"): spin, or offer the core to
+    /// others
+    #[arg(long, value_enum, default_value_t)]
+    pub poll: Poll,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

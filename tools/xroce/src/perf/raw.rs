@@ -86,10 +86,10 @@ mod measure {
     use xroce_engine::clock;
     use xroce_net::datapath::Datapath;
     use xroce_net::neigh;
-    use xroce_net::xdp::raw::{RawCount, RawEnd, RawPath};
+    use xroce_net::xdp::raw::{MIN_FRAME, RawCount, RawEnd, RawPath};
     use xroce_wire::newtypes::Gid;
 
-    use super::super::args::{RawArgs, RawRole};
+    use super::super::args::{Poll, RawArgs, RawRole};
     use super::super::port::{interface_address, xdp_port};
     use super::super::report::{Latency, SCHEMA};
     use super::RawReport;
@@ -99,6 +99,13 @@ mod measure {
     const QUIET_NS: u64 = 200_000_000;
     /// A neighbour is waited for so long, in ms.
     const RESOLVE_MS: u64 = 3_000;
+
+    /// A receiver that knows the sender gives it leave to go on after so many frames.
+    const CREDIT: u64 = 64;
+    /// A sender that hears nothing for so long has lost frames or leave, and goes on, in ns.
+    const STALL_NS: u64 = 20_000_000;
+    /// Turns without work before the core is offered to others, if asked to.
+    const SPINS: u32 = 64;
 
     /// The clock for the loops below; after Ctrl-C it is so late that they end.
     fn now() -> u64 {
@@ -137,7 +144,13 @@ mod measure {
                 args.frame
             );
         }
-        let mut end = RawEnd::new(&mut port, &path, args.frame)?;
+        let frame = match args.role {
+            // Leave to go on is as short as a packet can be.
+            RawRole::Receive if dst.is_ipv4() => MIN_FRAME,
+            RawRole::Receive => MIN_FRAME + 20,
+            RawRole::Send | RawRole::Echo | RawRole::Ping => args.frame,
+        };
+        let mut end = RawEnd::new(&mut port, &path, frame)?;
         if !args.json {
             writeln!(out, "{name} as {local}")?;
         } else if matches!(args.role, RawRole::Receive | RawRole::Echo) {
@@ -175,11 +188,11 @@ mod measure {
         };
         let verb = match args.role {
             RawRole::Send => {
-                report.count(&end.flood(args.batch.into(), duration_ns, now)?);
+                report.count(&send(args, end, duration_ns)?);
                 "sent"
             }
             RawRole::Receive => {
-                report.count(&end.sink(QUIET_NS, patience_ns, now)?);
+                report.count(&receive(args, end, patience_ns)?);
                 "received"
             }
             RawRole::Echo => {
@@ -204,6 +217,86 @@ mod measure {
             );
         }
         Ok((report, verb))
+    }
+
+    /// What to do in a turn without work.
+    fn rest(poll: Poll, idle: &mut u32) {
+        *idle += 1;
+        if poll == Poll::Adaptive && *idle >= SPINS {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sends for `duration_ns`; with a window, only as much as the receiver gives leave for.
+    fn send(args: &RawArgs, end: &mut RawEnd<'_>, duration_ns: u64) -> Result<RawCount> {
+        let (batch, window) = (u64::from(args.batch), u64::from(args.window));
+        let mut count = RawCount::default();
+        let (mut allowed, mut idle) = (window, 0);
+        let start = now();
+        let mut moved = start;
+        loop {
+            let time = now();
+            count.nanos = time.saturating_sub(start);
+            if count.nanos >= duration_ns {
+                break;
+            }
+            allowed += end.receive()?.frames * CREDIT;
+            let sent = if window == 0 || count.frames + batch <= allowed {
+                end.send(args.batch.into())? as u64
+            } else {
+                0
+            };
+            if sent > 0 {
+                count.frames += sent;
+                (moved, idle) = (time, 0);
+            } else {
+                rest(args.poll, &mut idle);
+                if time.saturating_sub(moved) > STALL_NS {
+                    (allowed, moved) = (count.frames + window, time);
+                }
+            }
+        }
+        count.bytes = count.frames * args.frame as u64;
+        Ok(count)
+    }
+
+    /// Receives until nothing comes any more; tells the sender after every [`CREDIT`] frames.
+    fn receive(args: &RawArgs, end: &mut RawEnd<'_>, patience_ns: u64) -> Result<RawCount> {
+        let mut count = RawCount::default();
+        let (mut owed, mut idle) = (0, 0);
+        let (mut first, mut last) = (now(), now());
+        loop {
+            let got = end.receive()?;
+            if got.frames == 0 {
+                let limit = if count.frames == 0 {
+                    patience_ns
+                } else {
+                    QUIET_NS
+                };
+                if now().saturating_sub(last) > limit {
+                    break;
+                }
+                rest(args.poll, &mut idle);
+                continue;
+            }
+            (last, idle) = (now(), 0);
+            if count.frames == 0 {
+                // The first burst only starts the clock.
+                first = last;
+            }
+            count.frames += got.frames;
+            count.bytes += got.bytes;
+            owed += got.frames;
+            while args.to.is_some() && owed >= CREDIT {
+                // What does not leave now is made up for by the sender's patience.
+                end.send(1)?;
+                owed -= CREDIT;
+            }
+        }
+        count.nanos = last.saturating_sub(first);
+        Ok(count)
     }
 
     impl RawReport {
