@@ -63,7 +63,10 @@ impl Region {
     /// `len` is 0, or the system has no memory or file descriptor left.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         if len == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a region of 0 bytes"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a region of 0 bytes",
+            ));
         }
         let fd = memfd_create("xroce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
@@ -75,7 +78,9 @@ impl Region {
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0) }?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
-        Ok(Self { mapping: Arc::new(Mapping { base, len, fd }) })
+        Ok(Self {
+            mapping: Arc::new(Mapping { base, len, fd }),
+        })
     }
 
     /// Size in bytes.
@@ -128,7 +133,10 @@ impl Region {
             // SAFETY: `check` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
             // private memory and cannot overlap it. Others may write here meanwhile: which bytes
             // win is theirs to sort out, no reference is ever made.
-            unsafe { to.as_ptr().copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
+            unsafe {
+                to.as_ptr()
+                    .copy_from_nonoverlapping(chunk.as_ptr(), chunk.len())
+            };
             // SAFETY: at most one past the checked range.
             to = unsafe { to.add(chunk.len()) };
         }
@@ -144,7 +152,10 @@ impl Region {
         let mut from = self.check(offset, dst.len())?;
         for chunk in dst.chunks_mut(COPY_CHUNK) {
             // SAFETY: as in `write_at`, the other way.
-            unsafe { from.as_ptr().copy_to_nonoverlapping(chunk.as_mut_ptr(), chunk.len()) };
+            unsafe {
+                from.as_ptr()
+                    .copy_to_nonoverlapping(chunk.as_mut_ptr(), chunk.len())
+            };
             // SAFETY: at most one past the checked range.
             from = unsafe { from.add(chunk.len()) };
         }
@@ -171,8 +182,18 @@ mod tests {
     #[test]
     fn the_bounds_hold() {
         let region = Region::anonymous(100).unwrap();
-        for (offset, len) in [(0, 101), (100, 1), (u64::MAX, 1), (u64::MAX - 3, 8), (99, 2)] {
-            let refused = OutOfRange { offset, len, size: 100 };
+        for (offset, len) in [
+            (0, 101),
+            (100, 1),
+            (u64::MAX, 1),
+            (u64::MAX - 3, 8),
+            (99, 2),
+        ] {
+            let refused = OutOfRange {
+                offset,
+                len,
+                size: 100,
+            };
             assert_eq!(region.write_at(offset, &vec![1; len]), Err(refused));
             let mut out = vec![7; len];
             assert_eq!(region.read_at(offset, &mut out), Err(refused));
@@ -189,7 +210,10 @@ mod tests {
         let region = Region::anonymous(4096).unwrap();
         assert!(ftruncate(region.fd(), 0).is_err());
         assert!(ftruncate(region.fd(), 8192).is_err());
-        assert_eq!(Region::anonymous(0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            Region::anonymous(0).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
     }
 
     #[test]
