@@ -98,7 +98,9 @@ impl Qp {
             self.tx.rnr_retries_left -= 1;
         }
         self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
-        // The peer is alive; its wait does not count against retry_cnt (R13).
+        // The peer is alive: neither its wait nor answers lost before count against retry_cnt
+        // (R13).
+        self.tx.retries_left = self.cold.retry_cnt;
         self.tx.ack_deadline = Instant::NEVER;
         self.recovery.on_progress();
         self.seek(psn);

@@ -215,6 +215,32 @@ fn rnr_retries_are_reloaded_by_progress() {
 }
 
 #[test]
+fn an_rnr_nak_restores_the_retries_of_the_timeout() {
+    // A receiver that is long not ready answers many times; some of its answers get lost. It is
+    // alive all the same: only timeouts without any answer between them add up to an error.
+    let mut t = Setup {
+        rts: QpAttr {
+            timeout: Some(8),
+            retry_cnt: Some(2),
+            rnr_retry: Some(7),
+            ..QpAttr::rts(Psn::new(0x100))
+        },
+        ..Setup::default()
+    }
+    .build();
+    t.send(1, SendOp::Send, 8);
+    for _ in 0..20 {
+        t.expect(&["SEND Only 100 A [8]"]);
+        t.wait(Duration::from_millis(2));
+        t.expect(&["SEND Only 100 A [8]"]);
+        t.rx(nak(0x100, 0x21));
+        t.wait(Duration::from_micros(11));
+    }
+    assert_eq!(t.sent(), []);
+    assert_eq!(t.qp.counters().timeouts, 20);
+}
+
+#[test]
 fn case_56_silence_until_the_rnr_timer_expires() {
     // ACK timeout 1.05 ms (code 8), RNR code 31: 491.52 ms.
     let mut t = Setup {
