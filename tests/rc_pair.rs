@@ -1,4 +1,9 @@
 //! Two engines, one story per test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that fails may panic, and its sizes are small"
+)]
 
 mod common;
 

@@ -4,18 +4,33 @@
     unreachable_pub,
     reason = "each test binary uses its own part"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that fails may panic"
+)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "offsets and lengths of small regions"
+)]
+
+pub mod lane;
+pub mod model;
+pub mod script;
+pub mod trace;
 
 use std::net::IpAddr;
 
 use xroce_engine::{Engine, EngineConfig, Mr};
-use xroce_net::sim::{Impairment, LinkId, SimNet, SimPort};
+use xroce_net::datapath::{Datapath, Link};
+use xroce_net::sim::{Impairment, LinkId, PortConfig, SimNet, SimPort};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
-use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn, Va};
+use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn, Va, VlanTci};
 use xroce_wire::path::AddressVector;
 
 /// Everything a peer may do.
@@ -24,34 +39,58 @@ pub const ALL_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 
+/// UDP source port of both hosts.
+pub const SRC_PORT: u16 = 0xc123;
+
+/// Bytes of canary before each area taken by [`Host::carve`].
+const GAP: u64 = 64;
+
 /// One end: an engine with a PD, a CQ and one region.
-pub struct Host {
-    pub engine: Engine<SimPort>,
+pub struct Host<D: Datapath = SimPort> {
+    pub engine: Engine<D>,
     pub gid: Gid,
     pub mac: MacAddr,
+    pub vlan: Option<VlanTci>,
     pub pd: Pd,
     pub cq: Cq,
     pub region: Region,
     pub mr: Mr,
+    carved: u64,
 }
 
-impl Host {
-    pub fn new(port: SimPort, ip: &str, n: u8, memory: usize) -> Self {
-        let mut engine = Engine::new(port, EngineConfig::default());
+impl<D: Datapath> Host<D> {
+    pub fn new(port: D, ip: &str, n: u8, memory: usize) -> Self {
+        Self::with_config(port, ip, n, memory, EngineConfig::default())
+    }
+
+    pub fn with_config(port: D, ip: &str, n: u8, memory: usize, config: EngineConfig) -> Self {
+        let mut engine = Engine::new(port, config);
         let pd = engine.alloc_pd();
         let cq = engine.create_cq(4096).unwrap();
         let region = Region::anonymous(memory).unwrap();
         let mr = engine.reg_mr(pd, &region, ALL_ACCESS).unwrap();
-        let gid = Gid::from(ip.parse::<IpAddr>().unwrap());
         Self {
             engine,
-            gid,
+            gid: gid(ip),
             mac: MacAddr::new([2, 0, 0, 0, 0, n]),
+            vlan: None,
             pd,
             cq,
             region,
             mr,
+            carved: 0,
         }
+    }
+
+    /// Registers the next `len` bytes of the region under keys of their own; returns where they
+    /// start.
+    pub fn carve(&mut self, len: u64, access: Access) -> (u64, Mr) {
+        let at = self.carved + GAP;
+        self.carved = at + len;
+        let mr = self
+            .engine
+            .reg_mr_range(self.pd, &self.region, at, len, access);
+        (at, mr.unwrap())
     }
 
     /// A scatter/gather element into the own region.
@@ -68,17 +107,17 @@ impl Host {
         self.mr.va.wrapping_add(offset)
     }
 
-    pub fn path_to(&self, peer: &Self) -> AddressVector {
+    pub fn path_to<P: Datapath>(&self, peer: &Host<P>) -> AddressVector {
         AddressVector {
             src: self.gid,
             dst: peer.gid,
             src_mac: self.mac,
             dst_mac: peer.mac,
-            vlan: None,
+            vlan: self.vlan,
             traffic_class: 2,
             hop_limit: 64,
             flow_label: 0,
-            src_port: 0xc123,
+            src_port: SRC_PORT,
         }
     }
 
@@ -127,6 +166,64 @@ pub const NO_COMPLETION: Completion = Completion {
     imm: [0; 4],
 };
 
+/// What two hosts and the network between them are made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub seed: u64,
+    /// From the first host to the second, and back.
+    pub wires: [Impairment; 2],
+    pub link: Link,
+    pub ips: [&'static str; 2],
+    pub vlan: Option<VlanTci>,
+    /// Bytes of each host's region.
+    pub memory: usize,
+    pub engine: EngineConfig,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            wires: [Impairment::delay(1000); 2],
+            link: Link::Ethernet,
+            ips: ["192.0.2.1", "192.0.2.2"],
+            vlan: None,
+            memory: 1 << 22,
+            engine: EngineConfig::default(),
+        }
+    }
+}
+
+impl Setup {
+    pub fn build(&self) -> World {
+        let net = SimNet::with_link(self.seed, self.link);
+        let [a, b] = [0, 1].map(|n: u8| {
+            net.port(&PortConfig {
+                addr: gid(self.ips[usize::from(n)]),
+                src_port: SRC_PORT,
+                ..PortConfig::numbered(n)
+            })
+        });
+        let link = net.connect(&a, &b, self.wires[0], self.wires[1]);
+        let host = |port, n: u8| Host {
+            vlan: self.vlan,
+            ..Host::with_config(
+                port,
+                self.ips[usize::from(n)],
+                n + 1,
+                self.memory,
+                self.engine,
+            )
+        };
+        let hosts = [host(a, 0), host(b, 1)];
+        World { net, link, hosts }
+    }
+}
+
+fn gid(ip: &str) -> Gid {
+    Gid::from(ip.parse::<IpAddr>().unwrap())
+}
+
 /// Two hosts and the network between them.
 pub struct World {
     pub net: SimNet,
@@ -136,25 +233,12 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, there: Impairment, back: Impairment) -> Self {
-        Self::with_addresses(seed, there, back, ["192.0.2.1", "192.0.2.2"], 1 << 22)
-    }
-
-    pub fn with_addresses(
-        seed: u64,
-        there: Impairment,
-        back: Impairment,
-        ips: [&str; 2],
-        memory: usize,
-    ) -> Self {
-        let net = SimNet::new(seed);
-        let a = net.port(&xroce_net::sim::PortConfig::numbered(0));
-        let b = net.port(&xroce_net::sim::PortConfig::numbered(1));
-        let link = net.connect(&a, &b, there, back);
-        let hosts = [
-            Host::new(a, ips[0], 1, memory),
-            Host::new(b, ips[1], 2, memory),
-        ];
-        Self { net, link, hosts }
+        let setup = Setup {
+            seed,
+            wires: [there, back],
+            ..Setup::default()
+        };
+        setup.build()
     }
 
     /// A connected pair of RC QPs in RTS, with attributes adjusted by `tune`.
@@ -165,30 +249,43 @@ impl World {
         init: impl Fn(&mut QpInit),
         tune: impl Fn(&mut QpAttr),
     ) -> [Qpn; 2] {
-        let qpns = [0, 1].map(|i| {
-            let host = &mut self.hosts[i];
-            let mut qp = QpInit::rc(host.pd, host.cq, host.cq);
-            qp.max_send_wr = 256;
-            qp.max_recv_wr = 256;
-            qp.max_send_sge = 4;
-            qp.max_recv_sge = 4;
-            init(&mut qp);
-            host.engine.create_qp(&qp).unwrap()
-        });
+        let qpns = [0, 1].map(|i| self.create_qp(i, &init));
+        self.bring_up(qpns, mtu, psns, |_, attr| tune(attr));
+        qpns
+    }
+
+    /// An RC QP of a host in RESET.
+    pub fn create_qp(&mut self, host: usize, init: impl Fn(&mut QpInit)) -> Qpn {
+        let host = &mut self.hosts[host];
+        let mut qp = QpInit::rc(host.pd, host.cq, host.cq);
+        qp.max_send_wr = 256;
+        qp.max_recv_wr = 256;
+        qp.max_send_sge = 4;
+        qp.max_recv_sge = 4;
+        init(&mut qp);
+        host.engine.create_qp(&qp).unwrap()
+    }
+
+    /// Takes a pair from RESET to RTS; `tune` sees the attributes of each step of each host.
+    pub fn bring_up(
+        &mut self,
+        qpns: [Qpn; 2],
+        mtu: PathMtu,
+        psns: [u32; 2],
+        mut tune: impl FnMut(usize, &mut QpAttr),
+    ) {
         for i in [0, 1] {
             let path = self.hosts[i].path_to(&self.hosts[1 - i]);
-            let host = &mut self.hosts[i];
-            host.engine
-                .modify_qp(qpns[i], &QpAttr::init(ALL_ACCESS))
-                .unwrap();
-            let mut rtr = QpAttr::rtr(path, mtu, qpns[1 - i], Psn::new(psns[1 - i]));
-            tune(&mut rtr);
-            host.engine.modify_qp(qpns[i], &rtr).unwrap();
-            let mut rts = QpAttr::rts(Psn::new(psns[i]));
-            tune(&mut rts);
-            host.engine.modify_qp(qpns[i], &rts).unwrap();
+            let steps = [
+                QpAttr::init(ALL_ACCESS),
+                QpAttr::rtr(path, mtu, qpns[1 - i], Psn::new(psns[1 - i])),
+                QpAttr::rts(Psn::new(psns[i])),
+            ];
+            for mut attr in steps {
+                tune(i, &mut attr);
+                self.hosts[i].engine.modify_qp(qpns[i], &attr).unwrap();
+            }
         }
-        qpns
     }
 
     pub fn now(&self) -> Instant {
@@ -209,20 +306,36 @@ impl World {
         }
     }
 
-    /// Settles, then moves time to the next thing that will happen; `false` if nothing will.
-    pub fn step(&mut self) -> bool {
+    /// When something will happen next, by itself.
+    pub fn next_event(&self) -> Option<u64> {
+        let now = self.net.now();
+        let deadlines = self.hosts.iter().filter_map(|h| h.engine.next_deadline());
+        // A deadline that has passed after everything settled is a full port: it is the network
+        // that knows when there is room again.
+        deadlines
+            .map(Instant::as_nanos)
+            .filter(|&at| at > now)
+            .chain(self.net.next_event())
+            .min()
+    }
+
+    /// Settles, then moves time to the next thing that will happen, or to `wake`; `false` if
+    /// nothing will.
+    pub fn step(&mut self, wake: Option<u64>) -> bool {
         self.settle();
-        let deadlines = self
-            .hosts
-            .iter()
-            .filter_map(|h| h.engine.next_deadline())
-            .map(|d| d.as_nanos());
-        let Some(next) = deadlines.chain(self.net.next_event()).min() else {
+        let Some(next) = self.next_event().into_iter().chain(wake).min() else {
             return false;
         };
         // A tick of the timer wheel may lie just behind: time never stands still.
         self.net.advance_to(next.max(self.net.now() + 1));
         true
+    }
+
+    /// Lets time pass.
+    pub fn idle(&mut self, ns: u64) {
+        let end = self.net.now() + ns;
+        while self.net.now() < end && self.step(Some(end)) {}
+        self.settle();
     }
 
     /// Runs until `done` or until `limit_ns` of virtual time are over; `true` if done.
@@ -233,7 +346,7 @@ impl World {
             if done(self) {
                 return true;
             }
-            if self.net.now() >= end || !self.step() {
+            if self.net.now() >= end || !self.step(Some(end)) {
                 return done(self);
             }
         }

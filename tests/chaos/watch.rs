@@ -1,0 +1,137 @@
+//! What must hold for every frame on the wires, whatever the workload.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use xroce_net::sim::{Fate, LinkId, TapEvent};
+use xroce_wire::frame::Frame;
+use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
+use xroce_wire::opcode::Operation;
+use xroce_wire::packet::Packet;
+use xroce_wire::syndrome::Syndrome;
+
+use crate::common::World;
+use crate::common::trace::{Trace, packet_text};
+
+/// Requests of one direction of a pair, as seen from outside.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) from: usize,
+    /// Requester, responder.
+    pub(crate) qpns: [Qpn; 2],
+    pub(crate) mtu: PathMtu,
+    pub(crate) window: u32,
+    /// PSN of the next new request packet.
+    pub(crate) next: Psn,
+    /// No response beyond this PSN has reached the requester.
+    pub(crate) una: Psn,
+    pub(crate) msn: u32,
+}
+
+/// Checks flows and keeps a trace.
+#[derive(Default)]
+pub(crate) struct Watch {
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) trace: Trace,
+}
+
+impl Watch {
+    /// Watches a network from now on.
+    pub(crate) fn install(world: &World, flows: Vec<Flow>) -> Rc<RefCell<Self>> {
+        let watch = Rc::new(RefCell::new(Self {
+            flows,
+            trace: Trace::default(),
+        }));
+        let (tap, link) = (Rc::clone(&watch), world.link);
+        world
+            .net
+            .set_tap(move |event| tap.borrow_mut().see(link, event));
+        watch
+    }
+
+    fn see(&mut self, link: LinkId, event: &TapEvent<'_>) {
+        self.trace.note(link, event);
+        if !matches!(event.fate, Fate::Sent | Fate::Delivered) {
+            return;
+        }
+        let Ok(frame) = Frame::parse_ethernet(event.frame) else {
+            return;
+        };
+        let Ok(pkt) = Packet::parse(frame.transport()) else {
+            return;
+        };
+        let sender = usize::from(event.wire == link.back);
+        let sent = event.fate == Fate::Sent;
+        // The requester of a request is its sender, that of a response the receiver.
+        let mine = |f: &&mut Flow| {
+            if pkt.info().is_request {
+                f.from == sender && f.qpns[1] == pkt.dest_qp()
+            } else {
+                f.from != sender && f.qpns[0] == pkt.dest_qp()
+            }
+        };
+        let Some(flow) = self.flows.iter_mut().find(mine) else {
+            return;
+        };
+        match (pkt.info().is_request, sent) {
+            (true, true) => flow.request(&pkt),
+            (false, true) => flow.response(&pkt),
+            (false, false) if frame.icrc_ok() => flow.arrived(&pkt),
+            _ => {}
+        }
+    }
+}
+
+impl Flow {
+    /// New packets take the next PSN and keep within the window; all others are old ones.
+    fn request(&mut self, pkt: &Packet<'_>) {
+        let ahead = self.next.distance_to(pkt.psn());
+        assert!(
+            ahead <= 0,
+            "a PSN was left out: {}, {self:?}",
+            packet_text(pkt)
+        );
+        if ahead < 0 {
+            return;
+        }
+        let in_flight = self.una.distance_to(pkt.psn());
+        assert!(
+            in_flight < i32::try_from(self.window).unwrap(),
+            "{in_flight} in flight: {}, {self:?}",
+            packet_text(pkt)
+        );
+        let psns = match (pkt.info().operation, pkt.reth()) {
+            (Operation::ReadRequest, Some(reth)) => self.mtu.packets(reth.len),
+            _ => 1,
+        };
+        self.next = self.next.add(psns);
+    }
+
+    /// Nothing is acknowledged that was never sent, and the MSN never goes back.
+    fn response(&mut self, pkt: &Packet<'_>) {
+        let Some(aeth) = pkt.aeth() else { return };
+        let is_ack = matches!(aeth.syndrome, Syndrome::Ack { .. });
+        assert!(
+            !is_ack || pkt.psn().is_before(self.next),
+            "acknowledged before it was sent: {}, {self:?}",
+            packet_text(pkt)
+        );
+        let msn = aeth.msn.value();
+        assert!(
+            msn >= self.msn,
+            "MSN goes back: {}, {self:?}",
+            packet_text(pkt)
+        );
+        self.msn = msn;
+    }
+
+    fn arrived(&mut self, pkt: &Packet<'_>) {
+        let is_nak = pkt
+            .aeth()
+            .is_some_and(|a| !matches!(a.syndrome, Syndrome::Ack { .. }));
+        let una = pkt.psn().add(u32::from(!is_nak));
+        if self.una.is_before(una) && !self.next.is_before(una) {
+            self.una = una;
+        }
+    }
+}
