@@ -220,7 +220,7 @@ impl Setup {
     }
 }
 
-fn gid(ip: &str) -> Gid {
+pub fn gid(ip: &str) -> Gid {
     Gid::from(ip.parse::<IpAddr>().unwrap())
 }
 

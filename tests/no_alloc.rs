@@ -1,0 +1,177 @@
+//! After warm-up two engines exchange messages without a single allocation (house rule 11).
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that fails may panic, and its sizes are small"
+)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write as _;
+
+use common::{Host, NO_COMPLETION};
+use xroce_net::datapath::Datapath;
+use xroce_net::sim::{LoopConfig, SimNet, loop_pair};
+use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::time::Instant;
+use xroce_proto::wc::WcStatus;
+use xroce_proto::wr::SendOp;
+use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
+
+/// The system's allocator, counting what this thread asks for.
+struct Counting;
+
+thread_local! {
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is ending has no counter any more, and nobody reads it.
+    let _ = ASKED.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: every call is passed on unchanged to `System`, which keeps the contract of the trait;
+// counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+/// Allocations of this thread while `body` runs.
+fn allocations(body: impl FnOnce()) -> u64 {
+    let before = ASKED.with(Cell::get);
+    body();
+    ASKED.with(Cell::get) - before
+}
+
+const MTU: PathMtu = PathMtu::Mtu1024;
+
+/// One packet, several, many; none at all.
+const SIZES: [u32; 6] = [8, 0, 1024, 1025, 4096, 20_000];
+
+/// Messages in flight.
+const DEPTH: u64 = 16;
+
+fn hosts<D: Datapath>(ports: (D, D)) -> [Host<D>; 2] {
+    [
+        Host::new(ports.0, "192.0.2.1", 1, 1 << 20),
+        Host::new(ports.1, "192.0.2.2", 2, 1 << 20),
+    ]
+}
+
+fn connect<D: Datapath>(hosts: &mut [Host<D>; 2]) -> [Qpn; 2] {
+    let qpns = [0, 1].map(|i: usize| {
+        let host = &mut hosts[i];
+        let init = QpInit::rc(host.pd, host.cq, host.cq);
+        host.engine.create_qp(&init).unwrap()
+    });
+    for i in [0, 1] {
+        let path = hosts[i].path_to(&hosts[1 - i]);
+        let engine = &mut hosts[i].engine;
+        for attr in [
+            QpAttr::init(common::ALL_ACCESS),
+            QpAttr::rtr(path, MTU, qpns[1 - i], Psn::new(0xff_fff0)),
+            QpAttr::rts(Psn::new(0xff_fff0)),
+        ] {
+            engine.modify_qp(qpns[i], &attr).unwrap();
+        }
+    }
+    qpns
+}
+
+/// Number `n` of a mix of SEND, SEND with immediate, WRITE, WRITE with immediate and READ of
+/// several sizes, with the receive it takes.
+fn post<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], n: u64) {
+    let [left, right] = hosts;
+    let len = SIZES[(n / 5 % 6) as usize];
+    let sge = left.sge(0, len);
+    let (va, rkey) = (right.va(1 << 16), right.mr.rkey);
+    let imm = [1, 2, 3, 4];
+    let op = match n % 5 {
+        0 => SendOp::Send,
+        1 => SendOp::SendImm(imm),
+        2 => SendOp::Write { va, rkey },
+        3 => SendOp::WriteImm { va, rkey, imm },
+        _ => SendOp::Read { va, rkey },
+    };
+    if matches!(n % 5, 0 | 1 | 3) {
+        let inbox = right.sge(1 << 17, 20_000);
+        right.post_recv(qpns[1], n, &[inbox]);
+    }
+    left.post_send(qpns[0], n, op, &[sge]);
+}
+
+/// Exchanges `messages`; both ends are polled in turn.
+fn exchange<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], now: &mut u64, messages: u64) {
+    let (mut posted, mut done) = (0, 0);
+    let mut batch = [NO_COMPLETION; 32];
+    while done < messages {
+        while posted < messages && posted - done < DEPTH {
+            post(hosts, qpns, posted);
+            posted += 1;
+        }
+        for (i, host) in hosts.iter_mut().enumerate() {
+            host.engine.poll_once(Instant::from_nanos(*now)).unwrap();
+            let n = host.engine.poll_cq(host.cq, &mut batch);
+            assert!(batch[..n].iter().all(|c| c.status == WcStatus::Success));
+            if i == 0 {
+                done += n as u64;
+            }
+        }
+        *now += 1000;
+    }
+}
+
+fn no_allocation_over<D: Datapath>(what: &str, ports: (D, D)) {
+    const MESSAGES: u64 = 100_000;
+    let mut hosts = hosts(ports);
+    let qpns = connect(&mut hosts);
+    let mut now = 0;
+    exchange(&mut hosts, qpns, &mut now, 1000);
+    let asked = allocations(|| exchange(&mut hosts, qpns, &mut now, MESSAGES));
+    // Not `println!`: the number is to be seen although the test passes.
+    let line = format!("no_alloc: {asked} allocations for {MESSAGES} messages over {what}");
+    let _ = writeln!(std::io::stderr(), "{line}");
+    assert_eq!(asked, 0, "{what}");
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(1)))), 1);
+    assert_eq!(allocations(|| drop(std::hint::black_box(vec![0u8; 9]))), 1);
+    assert_eq!(
+        allocations(|| {
+            std::hint::black_box(1);
+        }),
+        0
+    );
+}
+
+#[test]
+fn two_engines_back_to_back() {
+    no_allocation_over("loop_pair", loop_pair(&LoopConfig::default()));
+}
+
+#[test]
+fn two_engines_on_a_simulated_wire() {
+    no_allocation_over("SimNet::direct", SimNet::direct());
+}
