@@ -58,8 +58,10 @@ unit: setup-test ## all tests
 deny: ## licences, sources and duplicates of the dependencies (offline)
 	@scripts/deny.sh
 
+# As root also over AF_XDP. BENCH passes options on, such as BENCH="--rounds 9 --only D1,D3".
 bench: setup-test ## criterion benches, and the ratios of docs/performance.md
-	$(CARGO) bench --locked $(WORKSPACE) $(FLAGS)
+	$(CARGO) bench --locked $(FLAGS) --bench micro
+	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
 sim: ## the simulation with SEEDS seeds (1000)
 	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test '*sim*' -- --nocapture

@@ -1,21 +1,53 @@
-//! Two engines in one thread over the in-memory port, and the work they are given.
-#![allow(dead_code, unreachable_pub, reason = "each bench uses its own part")]
+//! Two connected engines, and the work they are given: in one thread here, in two in [`threads`].
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each bench uses its own part"
+)]
+
+pub mod core;
+pub mod threads;
 
 use xroce_engine::{Engine, EngineConfig, Mr, clock};
-use xroce_net::datapath::Link;
+use xroce_net::datapath::{Datapath, Link};
 use xroce_net::sim::{LoopConfig, LoopPort, loop_pair};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn};
 use xroce_wire::path::AddressVector;
 
+/// Bytes of the region of each end.
+pub const MEMORY: usize = 1 << 22;
+/// Sends posted and not completed on a queue pair, at most.
+pub const DEPTH: u32 = 128;
+/// Completions taken at once.
+pub const REAP: usize = 64;
+
+/// What messages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Send,
+    Write,
+    Read,
+}
+
+/// Where a port is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub gid: Gid,
+    pub mac: MacAddr,
+    /// UDP source port of its packets.
+    pub src_port: u16,
+}
+
 /// One end.
-pub struct End {
-    pub engine: Engine<LoopPort>,
+pub struct End<D: Datapath> {
+    pub engine: Engine<D>,
+    pub place: Place,
     pub pd: Pd,
     pub cq: Cq,
     pub region: Region,
@@ -23,10 +55,7 @@ pub struct End {
     pub qpns: Vec<Qpn>,
 }
 
-/// Bytes of the region of each end.
-pub const MEMORY: usize = 1 << 22;
-const DEPTH: u32 = 128;
-
+/// Filler for arrays of completions.
 pub const NO_COMPLETION: Completion = Completion {
     wr_id: 0,
     status: WcStatus::GeneralErr,
@@ -37,151 +66,201 @@ pub const NO_COMPLETION: Completion = Completion {
     imm: [0; 4],
 };
 
-fn end(port: LoopPort) -> End {
-    let mut engine = Engine::new(port, EngineConfig::default());
-    let pd = engine.alloc_pd();
-    let cq = engine.create_cq(1 << 16).expect("a CQ");
-    let region = Region::anonymous(MEMORY).expect("memory");
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-    let mr = engine.reg_mr(pd, &region, access).expect("an MR");
-    End { engine, pd, cq, region, mr, qpns: Vec::new() }
+impl<D: Datapath> End<D> {
+    fn new(port: D, place: Place) -> Self {
+        let mut engine = Engine::new(port, EngineConfig::default());
+        let pd = engine.alloc_pd();
+        let cq = engine.create_cq(1 << 16).expect("a CQ");
+        let region = Region::anonymous(MEMORY).expect("memory");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = engine.reg_mr(pd, &region, access).expect("an MR");
+        Self {
+            engine,
+            place,
+            pd,
+            cq,
+            region,
+            mr,
+            qpns: Vec::new(),
+        }
+    }
+
+    fn create_qp(&mut self) -> Qpn {
+        let mut init = QpInit::rc(self.pd, self.cq, self.cq);
+        init.max_send_wr = DEPTH;
+        init.max_recv_wr = 2 * DEPTH;
+        self.engine.create_qp(&init).expect("a QP")
+    }
+
+    fn connect(&mut self, qpn: Qpn, peer: &Place, peer_qpn: Qpn, mtu: PathMtu) {
+        let av = AddressVector {
+            src: self.place.gid,
+            dst: peer.gid,
+            src_mac: self.place.mac,
+            dst_mac: peer.mac,
+            vlan: None,
+            traffic_class: 2,
+            hop_limit: 64,
+            flow_label: 0,
+            src_port: self.place.src_port,
+        };
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        for attr in [
+            QpAttr::init(access),
+            QpAttr::rtr(av, mtu, peer_qpn, Psn::new(0)),
+            QpAttr::rts(Psn::new(0)),
+        ] {
+            self.engine.modify_qp(qpn, &attr).expect("the next state");
+        }
+        self.qpns.push(qpn);
+    }
+
+    fn sge(&self, len: u32) -> Sge {
+        Sge {
+            lkey: self.mr.lkey,
+            va: self.mr.va,
+            len,
+        }
+    }
+
+    /// The operation against the start of this end's region, for the peer to post.
+    pub fn target(&self, op: Op) -> SendOp {
+        let (va, rkey) = (self.mr.va, self.mr.rkey);
+        match op {
+            Op::Send => SendOp::Send,
+            Op::Write => SendOp::Write { va, rkey },
+            Op::Read => SendOp::Read { va, rkey },
+        }
+    }
+
+    /// Posts a message; false if the queue is full.
+    #[inline]
+    pub fn post(&mut self, qpn: Qpn, wr_id: u64, op: SendOp, len: u32, signaled: bool) -> bool {
+        let sges = [self.sge(len)];
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(&sges),
+        };
+        self.engine.post_send(qpn, &wr).is_ok()
+    }
+
+    /// Posts a receive; false if the queue is full.
+    #[inline]
+    pub fn post_recv(&mut self, qpn: Qpn, len: u32) -> bool {
+        let sges = [self.sge(len)];
+        let wr = RecvWr {
+            wr_id: 0,
+            sges: &sges,
+        };
+        self.engine.post_recv(qpn, &wr).is_ok()
+    }
+
+    /// Takes completions, all of which must be good.
+    #[inline]
+    pub fn reap(&mut self, batch: &mut [Completion; REAP]) -> usize {
+        let n = self.engine.poll_cq(self.cq, batch);
+        for wc in &batch[..n] {
+            assert!(
+                wc.status == WcStatus::Success,
+                "{}",
+                self.engine
+                    .failure(wc.qpn)
+                    .map_or_else(|| format!("{wc:?}"), |f| f.to_string())
+            );
+        }
+        n
+    }
 }
 
-/// Two ends with `qps` connected pairs.
-pub struct Pair {
-    pub ends: [End; 2],
+/// Two ends with connected queue pairs.
+pub struct Pair<D: Datapath = LoopPort> {
+    pub ends: [End<D>; 2],
 }
 
 impl Pair {
-    pub fn new(link: Link, mtu: PathMtu, qps: usize) -> Self {
+    /// Over the in-memory port, with `qps` queue pairs.
+    pub fn in_memory(link: Link, mtu: PathMtu, qps: usize) -> Self {
         let addrs = [Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2])];
-        let (a, b) = loop_pair(&LoopConfig { link, addrs, ..LoopConfig::default() });
-        let mut pair = Self { ends: [end(a), end(b)] };
+        let (a, b) = loop_pair(&LoopConfig {
+            link,
+            addrs,
+            ..LoopConfig::default()
+        });
+        let place = |i: u8| Place {
+            gid: addrs[usize::from(i)],
+            mac: MacAddr::new([2, 0, 0, 0, 0, i]),
+            src_port: 4791,
+        };
+        let mut pair = Self::new([(a, place(0)), (b, place(1))]);
         for _ in 0..qps {
-            pair.connect(addrs, mtu);
+            pair.connect(mtu);
         }
         pair
     }
 
-    fn connect(&mut self, addrs: [Gid; 2], mtu: PathMtu) {
-        let qpns = [0, 1].map(|i| {
-            let end = &mut self.ends[i];
-            let mut init = QpInit::rc(end.pd, end.cq, end.cq);
-            init.max_send_wr = DEPTH;
-            init.max_recv_wr = 2 * DEPTH;
-            end.engine.create_qp(&init).expect("a QP")
-        });
-        for i in [0, 1] {
-            let av = AddressVector {
-                src: addrs[i],
-                dst: addrs[1 - i],
-                src_mac: MacAddr::new([2, 0, 0, 0, 0, 1]),
-                dst_mac: MacAddr::new([2, 0, 0, 0, 0, 2]),
-                vlan: None,
-                traffic_class: 2,
-                hop_limit: 64,
-                flow_label: 0,
-                src_port: 4791,
-            };
-            let engine = &mut self.ends[i].engine;
-            let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-            engine.modify_qp(qpns[i], &QpAttr::init(access)).expect("INIT");
-            let rtr = QpAttr::rtr(av, mtu, qpns[1 - i], Psn::new(0));
-            engine.modify_qp(qpns[i], &rtr).expect("RTR");
-            engine.modify_qp(qpns[i], &QpAttr::rts(Psn::new(0))).expect("RTS");
-            self.ends[i].qpns.push(qpns[i]);
-        }
-    }
-
-    fn poll(&mut self, now: Instant) {
-        for end in &mut self.ends {
-            end.engine.poll_once(now).expect("the port works");
-        }
-    }
-
     /// Sends `count` messages of `size` bytes from end 0 to end 1, round robin over the QPs,
     /// every one signaled, and returns when all are completed at both ends.
-    pub fn stream(&mut self, op: fn(&End) -> SendOp, size: u32, count: usize) {
-        let qps = self.ends[0].qpns.len();
-        let op = op(&self.ends[1]);
-        let is_send = matches!(op, SendOp::Send);
-        let mut batch = [NO_COMPLETION; 64];
-        if is_send {
+    pub fn stream(&mut self, op: Op, size: u32, count: usize) {
+        let [from, to] = &mut self.ends;
+        let qps = from.qpns.len();
+        let send_op = to.target(op);
+        let mut batch = [NO_COMPLETION; REAP];
+        if op == Op::Send {
             for i in 0..qps {
-                for _ in 0..DEPTH.min(u32::try_from(count).unwrap_or(DEPTH)) {
-                    self.ends[1].post_recv(i, size);
-                }
+                while to.post_recv(to.qpns[i], size) {}
             }
         }
-        let (mut posted, mut sent, mut received) = (0, 0, if is_send { 0 } else { count });
+        let (mut posted, mut sent) = (0, 0);
+        let mut received = if op == Op::Send { 0 } else { count };
         let window = DEPTH as usize * qps;
         while sent < count || received < count {
             while posted < count && posted - sent < window {
-                let qpn = self.ends[0].qpns[posted % qps];
-                if !self.ends[0].post(qpn, op, size) {
+                if !from.post(from.qpns[posted % qps], 0, send_op, size, true) {
                     break;
                 }
                 posted += 1;
             }
-            self.poll(clock::now());
-            loop {
-                let n = self.ends[0].engine.poll_cq(self.ends[0].cq, &mut batch);
-                if n == 0 {
-                    break;
-                }
-                assert!(batch[..n].iter().all(|c| c.status == WcStatus::Success));
-                sent += n;
-            }
-            loop {
-                let n = self.ends[1].engine.poll_cq(self.ends[1].cq, &mut batch);
-                if n == 0 {
-                    break;
-                }
-                for wc in &batch[..n] {
-                    assert!(wc.status == WcStatus::Success);
-                    if received + (DEPTH as usize) < count * qps {
-                        let index = self.ends[1].qpns.iter().position(|&q| q == wc.qpn);
-                        if let Some(i) = index {
-                            self.ends[1].post_recv(i, size);
-                        }
-                    }
-                    received += 1;
-                }
+            let now = clock::now();
+            from.engine.poll_once(now).expect("the port works");
+            to.engine.poll_once(now).expect("the port works");
+            sent += from.reap(&mut batch);
+            let n = to.reap(&mut batch);
+            received += n;
+            for wc in &batch[..n] {
+                to.post_recv(wc.qpn, size);
             }
         }
     }
 }
 
-impl End {
-    fn sge(&self, len: u32) -> Sge {
-        Sge { lkey: self.mr.lkey, va: self.mr.va, len }
+impl<D: Datapath> Pair<D> {
+    /// Two engines, not connected yet.
+    pub fn new(ports: [(D, Place); 2]) -> Self {
+        Self {
+            ends: ports.map(|(port, place)| End::new(port, place)),
+        }
     }
 
-    fn post(&mut self, qpn: Qpn, op: SendOp, len: u32) -> bool {
-        let sges = [self.sge(len)];
-        let wr = SendWr { wr_id: 0, op, flags: SendFlags::SIGNALED, data: Data::Sges(&sges) };
-        self.engine.post_send(qpn, &wr).is_ok()
+    /// A new pair of connected queue pairs, the last of each end's list.
+    pub fn connect(&mut self, mtu: PathMtu) {
+        let [a, b] = &mut self.ends;
+        let (qa, qb) = (a.create_qp(), b.create_qp());
+        a.connect(qa, &b.place, qb, mtu);
+        b.connect(qb, &a.place, qa, mtu);
     }
 
-    fn post_recv(&mut self, qp: usize, len: u32) {
-        let sges = [self.sge(len)];
-        let qpn = self.qpns[qp];
-        // A full queue only means that enough are posted.
-        let _ = self.engine.post_recv(qpn, &RecvWr { wr_id: 0, sges: &sges });
+    /// Destroys all queue pairs.
+    pub fn disconnect(&mut self) {
+        for end in &mut self.ends {
+            for qpn in end.qpns.drain(..) {
+                // It exists: nobody else destroys it.
+                let _ = end.engine.destroy_qp(qpn);
+            }
+            while end.engine.poll_cq(end.cq, &mut [NO_COMPLETION; REAP]) != 0 {}
+        }
     }
-}
-
-/// SEND.
-pub fn send(_peer: &End) -> SendOp {
-    SendOp::Send
-}
-
-/// RDMA WRITE to the start of the peer's region.
-pub fn write(peer: &End) -> SendOp {
-    SendOp::Write { va: peer.mr.va, rkey: peer.mr.rkey }
-}
-
-/// RDMA READ from the start of the peer's region.
-pub fn read(peer: &End) -> SendOp {
-    SendOp::Read { va: peer.mr.va, rkey: peer.mr.rkey }
 }

@@ -1,0 +1,188 @@
+//! D4 and D5: two engines over UDP sockets, against what the kernel offers itself.
+//!
+//! As root on a veth pair of its own (without an XDP program, which would take segmentation from
+//! TCP), else over loopback.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::process::Command;
+
+use rustix::net::sockopt;
+use xroce_net::udp::{UdpConfig, UdpPort};
+use xroce_testnet::{IFNAME, Netns, NetnsPair};
+use xroce_wire::newtypes::{MacAddr, PathMtu};
+
+use crate::rows::{D4, D4_PLAIN, D5, Kind};
+use crate::support::threads::{Load, flood};
+use crate::support::{Op, Pair, Place};
+use crate::{Lab, Outcome, alternate, iperf, kernel, note_flow};
+
+/// Bytes of a message of D4.
+const LARGE: u32 = 1 << 20;
+/// Of the sockets of D5, as the UDP backend asks for.
+const BUFFER: usize = 8 << 20;
+
+/// One side of the link.
+struct Side {
+    ns: Option<Netns>,
+    ip: IpAddr,
+}
+
+impl Side {
+    fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        match &self.ns {
+            Some(ns) => ns.run(body),
+            None => body(),
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        match &self.ns {
+            Some(ns) => ns.command(program),
+            None => Command::new(program),
+        }
+    }
+
+    fn port(&self) -> Outcome<(UdpPort, Place)> {
+        let ip = self.ip;
+        let port = self.run(|| UdpPort::bind(ip, &UdpConfig::default()))?;
+        let place = Place {
+            gid: port.gid(),
+            mac: MacAddr::default(),
+            src_port: port.src_port(),
+        };
+        Ok((port, place))
+    }
+
+    fn socket(&self) -> Outcome<UdpSocket> {
+        let ip = self.ip;
+        let socket = self.run(|| UdpSocket::bind((ip, 0)))?;
+        for set in [
+            sockopt::set_socket_recv_buffer_size_force,
+            sockopt::set_socket_send_buffer_size_force,
+        ] {
+            // Without privileges the default has to do.
+            let _ = set(&socket, BUFFER);
+        }
+        Ok(socket)
+    }
+
+    /// Segmentation and coalescing by the device on or off.
+    fn offloads(&self, state: &str) {
+        let args = ["-K", IFNAME, "tso", state, "gso", state, "gro", state];
+        let _ = self.command("ethtool").args(args).output();
+    }
+}
+
+pub(crate) struct UdpLink {
+    pair: Pair<UdpPort>,
+    sockets: [UdpSocket; 2],
+    sides: [Side; 2],
+    pub(crate) name: &'static str,
+}
+
+impl UdpLink {
+    pub(crate) const ROWS: [&Kind; 3] = [&D4, &D4_PLAIN, &D5];
+
+    pub(crate) fn open() -> Outcome<Self> {
+        let (sides, name) = match NetnsPair::new(4200, 1) {
+            Ok(NetnsPair { a, b }) => {
+                let side = |ns: Netns| Side {
+                    ip: ns.ip(false),
+                    ns: Some(ns),
+                };
+                ([side(a), side(b)], "veth, MTU 4200")
+            }
+            Err(_) => {
+                let side = |n| Side {
+                    ns: None,
+                    ip: Ipv4Addr::new(127, 0, 93, n).into(),
+                };
+                ([side(1), side(2)], "loopback")
+            }
+        };
+        let [a, b] = &sides;
+        let pair = Pair::new([a.port()?, b.port()?]);
+        let sockets = [a.socket()?, b.socket()?];
+        sockets[0].connect(sockets[1].local_addr()?)?;
+        Ok(Self {
+            pair,
+            sockets,
+            sides,
+            name,
+        })
+    }
+
+    pub(crate) fn round(&mut self, lab: &mut Lab) -> Outcome<()> {
+        if lab.options.wants(&[D4.id]) {
+            self.bandwidth(lab);
+        }
+        if lab.options.wants(&[D5.id]) {
+            self.small(lab)?;
+        }
+        Ok(())
+    }
+
+    fn bandwidth(&mut self, lab: &mut Lab) {
+        let load = Load {
+            op: Op::Write,
+            size: LARGE,
+            mtu: PathMtu::Mtu4096,
+            depth: 8,
+        };
+        let seconds = lab.options.seconds;
+        let time = lab.options.time();
+        let sides = &self.sides;
+        let (flow, tcp) = alternate(
+            lab.round,
+            &mut self.pair,
+            |pair| flood(pair, load, time, crate::alloc::asked),
+            |_| tcp(sides, seconds),
+        );
+        let ours = flow.messages_per_second() * f64::from(LARGE) * 8.0;
+        note_flow(&mut lab.table, &D4, "UDP", &flow);
+        lab.table.add(&D4, ours, tcp.as_ref().ok().copied());
+        if let Err(why) = tcp {
+            lab.table.note(&D4, why);
+            return;
+        }
+        if sides.iter().all(|s| s.ns.is_some()) {
+            sides.iter().for_each(|s| s.offloads("off"));
+            let plain = tcp_or_note(sides, lab);
+            sides.iter().for_each(|s| s.offloads("on"));
+            if let Some(plain) = plain {
+                lab.table.add(&D4_PLAIN, ours, Some(plain));
+            }
+        }
+    }
+
+    fn small(&mut self, lab: &mut Lab) -> Outcome<()> {
+        let load = Load {
+            op: Op::Send,
+            size: 64,
+            mtu: PathMtu::Mtu1024,
+            depth: 128,
+        };
+        let time = lab.options.time();
+        let [from, to] = &self.sockets;
+        let (flow, bare) = alternate(
+            lab.round,
+            &mut self.pair,
+            |pair| flood(pair, load, time, crate::alloc::asked),
+            |_| kernel::flood(from, to, time),
+        );
+        note_flow(&mut lab.table, &D5, "UDP", &flow);
+        lab.table.add(&D5, flow.messages_per_second(), Some(bare?));
+        Ok(())
+    }
+}
+
+fn tcp([a, b]: &[Side; 2], seconds: f64) -> Result<f64, String> {
+    let server = b.ip.to_string();
+    iperf::tcp(|p| b.command(p), |p| a.command(p), &server, seconds)
+}
+
+fn tcp_or_note(sides: &[Side; 2], lab: &mut Lab) -> Option<f64> {
+    tcp(sides, lab.options.seconds)
+        .map_err(|why| lab.table.note(&D4_PLAIN, why))
+        .ok()
+}

@@ -1,0 +1,112 @@
+//! D1 to D3: two engines over AF_XDP on a veth pair, against raw AF_XDP on the same rings.
+
+use xroce_net::datapath::Datapath;
+use xroce_net::neigh;
+use xroce_net::xdp::{XdpConfig, XdpPort};
+use xroce_testnet::{IFNAME, Netns, NetnsPair};
+use xroce_wire::newtypes::{Gid, PathMtu};
+
+use crate::rows::{D1, D2_1024, D2_4096, D3_P50, D3_P99, Kind};
+use crate::support::threads::{Load, flood, ping_pong};
+use crate::support::{Op, Pair, Place};
+use crate::{Lab, Outcome, alternate, note_flow, percentile, raw};
+
+/// Receive chunks, as `xroce perf` has them: with fewer a receiver that loses its core for a
+/// moment loses packets.
+const RING: u32 = 1024;
+/// Ethernet 14, IPv4 20, UDP 8, BTH 12 and ICRC 4 bytes around the payload of a packet.
+const HEADERS: usize = 58;
+/// Bytes of a message of D2.
+const LARGE: u32 = 65_536;
+
+pub(crate) struct XdpLink {
+    // Dropped in this order: the ports go before their interfaces.
+    pair: Pair<XdpPort>,
+    _net: NetnsPair,
+}
+
+impl XdpLink {
+    pub(crate) const ROWS: [&Kind; 5] = [&D1, &D2_1024, &D2_4096, &D3_P50, &D3_P99];
+
+    pub(crate) fn open() -> Outcome<Self> {
+        let net = NetnsPair::new(4200, 1)?;
+        let pair = Pair::new([end(&net.a)?, end(&net.b)?]);
+        Ok(Self { pair, _net: net })
+    }
+
+    /// "AF_XDP veth0 queue 0 (native, copy)".
+    pub(crate) fn name(&self) -> &str {
+        &self.pair.ends[0].engine.caps().name
+    }
+
+    pub(crate) fn round(&mut self, lab: &mut Lab) -> Outcome<()> {
+        let send = Load {
+            op: Op::Send,
+            size: 64,
+            mtu: PathMtu::Mtu1024,
+            depth: 128,
+        };
+        let write = |mtu| Load {
+            op: Op::Write,
+            size: LARGE,
+            mtu,
+            depth: 16,
+        };
+        self.rate(lab, &D1, send)?;
+        self.rate(lab, &D2_1024, write(PathMtu::Mtu1024))?;
+        self.rate(lab, &D2_4096, write(PathMtu::Mtu4096))?;
+        self.round_trip(lab)
+    }
+
+    /// Packets a second against frames a second of the same size.
+    fn rate(&mut self, lab: &mut Lab, kind: &'static Kind, load: Load) -> Outcome<()> {
+        if !lab.options.wants(&[kind.id]) {
+            return Ok(());
+        }
+        let time = lab.options.time();
+        let frame = HEADERS + load.mtu.bytes().min(load.size as usize);
+        let packets = f64::from(load.mtu.packets(load.size));
+        let (flow, raw) = alternate(
+            lab.round,
+            &mut self.pair,
+            |pair| flood(pair, load, time, crate::alloc::asked),
+            |pair| raw::flood(pair, frame, time),
+        );
+        note_flow(&mut lab.table, kind, "AF_XDP", &flow);
+        let ours = flow.messages_per_second() * packets;
+        lab.table.add(kind, ours, Some(raw?));
+        Ok(())
+    }
+
+    fn round_trip(&mut self, lab: &mut Lab) -> Outcome<()> {
+        if !lab.options.wants(&[D3_P50.id]) {
+            return Ok(());
+        }
+        let time = lab.options.time();
+        let (ours, raw) = alternate(
+            lab.round,
+            &mut self.pair,
+            |pair| ping_pong(pair, 2, time),
+            |pair| raw::ping_pong(pair, HEADERS + 4, time),
+        );
+        let raw = raw?;
+        for (kind, p) in [(&D3_P50, 50), (&D3_P99, 99)] {
+            let peer = percentile(&raw, p);
+            lab.table.add(kind, percentile(&ours, p), Some(peer));
+        }
+        Ok(())
+    }
+}
+
+fn end(ns: &Netns) -> Outcome<(XdpPort, Place)> {
+    let mut config = XdpConfig::new(IFNAME);
+    config.ring_size = RING;
+    let port = ns.run(|| XdpPort::open(&config))?;
+    let place = Place {
+        gid: Gid::from(ns.ip(false)),
+        mac: ns.run(|| neigh::interface(IFNAME))?.mac,
+        src_port: 0xc000,
+    };
+    debug_assert!(port.caps().mtu >= 4180);
+    Ok((port, place))
+}
