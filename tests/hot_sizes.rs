@@ -2,6 +2,8 @@
 //! is a change of cache lines touched: bench it, then accept it. `TxHot`, `RxHot` and the WQEs are
 //! private to the core and pinned there by assertions.
 
+#![allow(elided_lifetimes_in_paths, reason = "sizes do not depend on lifetimes")]
+
 use xroce_engine::{EngineStats, Mr, Work};
 use xroce_net::datapath::{Rx, TxMeta};
 use xroce_proto::counters::Counters;

@@ -197,26 +197,52 @@ impl Default for Setup {
 impl Setup {
     pub fn build(&self) -> World {
         let net = SimNet::with_link(self.seed, self.link);
-        let [a, b] = [0, 1].map(|n: u8| {
-            net.port(&PortConfig {
-                addr: gid(self.ips[usize::from(n)]),
-                src_port: SRC_PORT,
-                ..PortConfig::numbered(n)
-            })
-        });
+        let [a, b] = [0, 1].map(|n| self.port(&net, n));
         let link = net.connect(&a, &b, self.wires[0], self.wires[1]);
-        let host = |port, n: u8| Host {
-            vlan: self.vlan,
-            ..Host::with_config(
-                port,
-                self.ips[usize::from(n)],
-                n + 1,
-                self.memory,
-                self.engine,
-            )
-        };
-        let hosts = [host(a, 0), host(b, 1)];
-        World { net, link, hosts }
+        World {
+            net,
+            link,
+            hosts: self.hosts([a, b]),
+        }
+    }
+
+    /// The two hosts on a switch, each behind a wire of its own (there is up, back is down), and a
+    /// third port there that belongs to nobody. Without L2 it can only send as the first host.
+    pub fn build_with_intruder(&self) -> (World, [LinkId; 2], SimPort) {
+        let net = SimNet::with_link(self.seed, self.link);
+        let switch = net.switch();
+        let ports = [0, 1].map(|n| self.port(&net, n));
+        let links = [0, 1].map(|n| {
+            let up = self.wires[n];
+            net.attach(&ports[n], switch, up, self.wires[1 - n])
+        });
+        let intruder = self.port(&net, 0);
+        net.attach(&intruder, switch, self.wires[0], self.wires[0]);
+        let hosts = self.hosts(ports);
+        for (host, link) in hosts.iter().zip(links) {
+            net.set_station(switch, host.mac, link.back);
+            net.set_station_gid(switch, host.gid, link.back);
+        }
+        let link = links[0];
+        (World { net, link, hosts }, links, intruder)
+    }
+
+    fn port(&self, net: &SimNet, n: usize) -> SimPort {
+        net.port(&PortConfig {
+            addr: gid(self.ips[n]),
+            src_port: SRC_PORT,
+            rx_ring: 1 << 16,
+            ..PortConfig::numbered(n as u8)
+        })
+    }
+
+    fn hosts(&self, [a, b]: [SimPort; 2]) -> [Host; 2] {
+        [(a, 1), (b, 2)].map(|(port, n)| {
+            let ip = self.ips[usize::from(n) - 1];
+            let mut host = Host::with_config(port, ip, n, self.memory, self.engine);
+            host.vlan = self.vlan;
+            host
+        })
     }
 }
 

@@ -6,26 +6,25 @@ use std::rc::Rc;
 
 use xroce_engine::{EngineError, Mr};
 use xroce_net::datapath::{Datapath, Link, TxMeta};
-use xroce_net::sim::{Fate as Happened, Impairment, PortConfig, Rng, SimNet, SimPort};
+use xroce_net::sim::{Fate as Happened, Rng, SimPort};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpInit, QpState};
 use xroce_proto::wc::Cq;
 use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::frame::{Frame, UdpMeta};
-use xroce_wire::newtypes::{Gid, PathMtu, Psn, Qpn, RKey};
+use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey};
 use xroce_wire::packet::Packet;
 
 use crate::common::lane::{Lane, pools};
 use crate::common::model::Model;
 use crate::common::script::{Fate, Limits};
-use crate::common::{ALL_ACCESS, Host, NO_COMPLETION, SRC_PORT, World};
+use crate::common::{ALL_ACCESS, NO_COMPLETION, SRC_PORT, Setup, World};
 use crate::frames::{Attack, Shot};
 
 /// Bytes the peer of the attacked QP may write, and bytes it may read only.
 const GRANT: u64 = 64 << 10;
 
 const MEMORY: usize = 1 << 20;
-const IPS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const MTU: PathMtu = PathMtu::Mtu1024;
 
 /// PSNs of the attacked pair as seen on the wire, for shots that hit.
@@ -66,35 +65,13 @@ pub(crate) struct Field {
 
 impl Field {
     pub(crate) fn new(seed: u64, link: Link) -> Self {
-        let net = SimNet::with_link(seed, link);
-        let switch = net.switch();
-        let wire = Impairment::delay(1000);
-        let gid = |n: usize| crate::common::gid(IPS[n]);
-        let port = |n: u8, addr: Gid| {
-            net.port(&PortConfig {
-                addr,
-                src_port: SRC_PORT,
-                rx_ring: 1 << 16,
-                ..PortConfig::numbered(n)
-            })
+        let setup = Setup {
+            seed,
+            link,
+            memory: MEMORY,
+            ..Setup::default()
         };
-        // On a network without L2 the attacker can only send as the host whose address it took.
-        let (a, b, attacker) = (port(0, gid(0)), port(1, gid(1)), port(2, gid(0)));
-        let links = [&a, &b].map(|p| net.attach(p, switch, wire, wire));
-        net.attach(&attacker, switch, wire, wire);
-        let hosts = [
-            Host::new(a, IPS[0], 1, MEMORY),
-            Host::new(b, IPS[1], 2, MEMORY),
-        ];
-        for (host, link) in hosts.iter().zip(links) {
-            net.set_station(switch, host.mac, link.back);
-            net.set_station_gid(switch, host.gid, link.back);
-        }
-        let mut world = World {
-            net,
-            link: links[0],
-            hosts,
-        };
+        let (mut world, links, attacker) = setup.build_with_intruder();
         let mut rng = Rng::new(seed);
         let (lanes, foreign) = innocents(&mut world, &mut rng);
         let mut victim = Victim::new(&mut world);
