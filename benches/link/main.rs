@@ -2,7 +2,8 @@
 //! peer, several rounds. Prints a Markdown table; the same and all samples as JSON go to
 //! `target/bench`. No timing is asserted.
 //!
-//! `cargo bench --bench link -- [--rounds N] [--seconds S] [--only D1,D4]`, as root for AF_XDP.
+//! `cargo bench --bench link -- [--rounds N] [--seconds S] [--only D1,D4]`, as root for AF_XDP. With
+//! `--alone` without the peers, for a profiler.
 #![allow(
     clippy::print_stdout,
     clippy::cast_precision_loss,
@@ -47,19 +48,23 @@ pub(crate) struct Lab {
     pub(crate) round: usize,
 }
 
-/// Measures ours and the peer, in odd rounds the peer first. Both get `on`.
-pub(crate) fn alternate<T, A, B>(
-    round: usize,
-    on: &mut T,
-    ours: impl FnOnce(&mut T) -> A,
-    peer: impl FnOnce(&mut T) -> B,
-) -> (A, B) {
-    if round.is_multiple_of(2) {
-        let a = ours(on);
-        (a, peer(on))
-    } else {
-        let b = peer(on);
-        (ours(on), b)
+impl Lab {
+    /// Measures ours and the peer, in odd rounds the peer first. Both get `on`.
+    pub(crate) fn measure<T, A, B>(
+        &self,
+        on: &mut T,
+        ours: impl FnOnce(&mut T) -> A,
+        peer: impl FnOnce(&mut T) -> B,
+    ) -> (A, Option<B>) {
+        if self.options.alone {
+            (ours(on), None)
+        } else if self.round.is_multiple_of(2) {
+            let a = ours(on);
+            (a, Some(peer(on)))
+        } else {
+            let b = peer(on);
+            (ours(on), Some(b))
+        }
     }
 }
 
@@ -149,8 +154,8 @@ fn run(lab: &mut Lab, facts: &mut Vec<(&'static str, String)>) {
             lab.table.add(&D6, core.measure(), None);
         }
         if let Some(bytes) = &mut bytes {
-            let (ours, bare) = alternate(round, bytes, ByteRate::measure, ByteRate::copy_and_crc);
-            lab.table.add(&D7, ours, Some(bare));
+            let (ours, bare) = lab.measure(bytes, ByteRate::measure, ByteRate::copy_and_crc);
+            lab.table.add(&D7, ours, bare);
         }
     }
     if lab.options.wants(&[D6_INSTRUCTIONS.id]) {

@@ -6,7 +6,8 @@ pub(crate) const USAGE: &str = "\
 usage: cargo bench --bench link -- [options]
   --rounds N      measurements of each row (5)
   --seconds S     length of one measurement (1)
-  --only D1,D4    these rows only";
+  --only D1,D4    these rows only
+  --alone         not what they are measured against, for a profiler";
 
 /// What to measure, and how long.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) seconds: f64,
     /// Upper case; empty: everything.
     only: Vec<String>,
+    /// Without ceilings and peers.
+    pub(crate) alone: bool,
     /// Nothing but so many messages in memory, for counting instructions.
     pub(crate) messages: Option<usize>,
 }
@@ -25,12 +28,17 @@ impl Options {
             rounds: 5,
             seconds: 1.0,
             only: Vec::new(),
+            alone: false,
             messages: None,
         };
         let mut args = args.skip(1);
         while let Some(arg) = args.next() {
             // What cargo adds.
             if arg == "--bench" {
+                continue;
+            }
+            if arg == "--alone" {
+                options.alone = true;
                 continue;
             }
             let value = args.next().ok_or_else(|| format!("{arg} needs a value"));

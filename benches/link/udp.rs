@@ -14,7 +14,7 @@ use xroce_wire::newtypes::{MacAddr, PathMtu};
 use crate::rows::{D4, D4_PLAIN, D5, Kind};
 use crate::support::threads::{Load, flood};
 use crate::support::{Op, Pair, Place};
-use crate::{Lab, Outcome, alternate, iperf, kernel, note_flow};
+use crate::{Lab, Outcome, iperf, kernel, note_flow};
 
 /// Bytes of a message of D4.
 const LARGE: u32 = 1 << 20;
@@ -132,18 +132,19 @@ impl UdpLink {
         let seconds = lab.options.seconds;
         let time = lab.options.time();
         let sides = &self.sides;
-        let (flow, tcp) = alternate(
-            lab.round,
+        let (flow, tcp) = lab.measure(
             &mut self.pair,
             |pair| flood(pair, load, time, crate::alloc::asked),
             |_| tcp(sides, seconds),
         );
         let ours = flow.messages_per_second() * f64::from(LARGE) * 8.0;
         note_flow(&mut lab.table, &D4, "UDP", &flow);
-        lab.table.add(&D4, ours, tcp.as_ref().ok().copied());
-        if let Err(why) = tcp {
-            lab.table.note(&D4, why);
-            return;
+        let peer = tcp.as_ref().and_then(|t| t.as_ref().ok().copied());
+        lab.table.add(&D4, ours, peer);
+        match tcp {
+            None => return,
+            Some(Err(why)) => return lab.table.note(&D4, why),
+            Some(Ok(_)) => {}
         }
         if sides.iter().all(|s| s.ns.is_some()) {
             sides.iter().for_each(|s| s.offloads("off"));
@@ -164,14 +165,14 @@ impl UdpLink {
         };
         let time = lab.options.time();
         let [from, to] = &self.sockets;
-        let (flow, bare) = alternate(
-            lab.round,
+        let (flow, bare) = lab.measure(
             &mut self.pair,
             |pair| flood(pair, load, time, crate::alloc::asked),
             |_| kernel::flood(from, to, time),
         );
         note_flow(&mut lab.table, &D5, "UDP", &flow);
-        lab.table.add(&D5, flow.messages_per_second(), Some(bare?));
+        lab.table
+            .add(&D5, flow.messages_per_second(), bare.transpose()?);
         Ok(())
     }
 }

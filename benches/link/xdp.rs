@@ -9,7 +9,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 use crate::rows::{D1, D2_1024, D2_4096, D3_P50, D3_P99, Kind};
 use crate::support::threads::{Load, flood, ping_pong};
 use crate::support::{Op, Pair, Place};
-use crate::{Lab, Outcome, alternate, note_flow, percentile, raw};
+use crate::{Lab, Outcome, note_flow, percentile, raw};
 
 /// Receive chunks, as `xroce perf` has them: with fewer a receiver that loses its core for a
 /// moment loses packets.
@@ -66,15 +66,14 @@ impl XdpLink {
         let time = lab.options.time();
         let frame = HEADERS + load.mtu.bytes().min(load.size as usize);
         let packets = f64::from(load.mtu.packets(load.size));
-        let (flow, raw) = alternate(
-            lab.round,
+        let (flow, raw) = lab.measure(
             &mut self.pair,
             |pair| flood(pair, load, time, crate::alloc::asked),
             |pair| raw::flood(pair, frame, time),
         );
         note_flow(&mut lab.table, kind, "AF_XDP", &flow);
         let ours = flow.messages_per_second() * packets;
-        lab.table.add(kind, ours, Some(raw?));
+        lab.table.add(kind, ours, raw.transpose()?);
         Ok(())
     }
 
@@ -83,16 +82,15 @@ impl XdpLink {
             return Ok(());
         }
         let time = lab.options.time();
-        let (ours, raw) = alternate(
-            lab.round,
+        let (ours, raw) = lab.measure(
             &mut self.pair,
             |pair| ping_pong(pair, 2, time),
             |pair| raw::ping_pong(pair, HEADERS + 4, time),
         );
-        let raw = raw?;
+        let raw = raw.transpose()?;
         for (kind, p) in [(&D3_P50, 50), (&D3_P99, 99)] {
-            let peer = percentile(&raw, p);
-            lab.table.add(kind, percentile(&ours, p), Some(peer));
+            let peer = raw.as_ref().map(|raw| percentile(raw, p));
+            lab.table.add(kind, percentile(&ours, p), peer);
         }
         Ok(())
     }
