@@ -1,3 +1,322 @@
-//! House rules that a machine can check.
+//! House rules that a machine can check, over all files of the repository.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that fails may panic"
+)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines a source file may have without its tests (house rule 9).
+const FILE_LINES: usize = 600;
+
+/// Lines a function may have (house rule 9).
+const FUNCTION_LINES: usize = 70;
+
+/// Files that are longer, each with the reason.
+const LONG_FILES: [(&str, &str); 0] = [];
+
+/// Functions that are longer, each with the reason.
+const LONG_FUNCTIONS: [(&str, &str); 0] = [];
+
+/// Which crates of this workspace each may use: `wire <- proto <- engine -> {net, shm}`.
+const ARROWS: [(&str, &[&str]); 8] = [
+    ("transport/crc", &[]),
+    ("transport/wire", &["crc"]),
+    ("transport/proto", &["wire"]),
+    ("transport/shm", &[]),
+    ("transport/net", &["wire", "xdp-prog"]),
+    ("transport/engine", &["wire", "proto", "shm", "net"]),
+    ("transport/testnet", &[]),
+    ("xdp-prog", &[]),
+];
+
+/// Roots of crates that forbid unsafe code.
+const SAFE: [&str; 5] = [
+    "transport/wire/src/lib.rs",
+    "transport/proto/src/lib.rs",
+    "transport/engine/src/lib.rs",
+    "transport/testnet/src/lib.rs",
+    "tools/xroce/src/main.rs",
+];
+
+/// Where unsafe code may be. Tests may count allocations.
+const UNSAFE: [&str; 6] = [
+    "transport/shm/src/",
+    "transport/net/src/xdp/",
+    "transport/crc/src/",
+    "xdp-prog/src/lib.rs",
+    "no_alloc.rs",
+    "benches/link/alloc.rs",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All text files but what is built, downloaded or captured, by path from the root.
+fn files() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path: PathBuf = entry.unwrap().path();
+            let name = path.strip_prefix(root()).unwrap().display().to_string();
+            let is_ours = !matches!(name.as_str(), ".git" | "target" | "report" | "tests/data");
+            if path.is_dir() && is_ours {
+                folders.push(path);
+            } else if is_ours && let Ok(text) = fs::read_to_string(&path) {
+                found.insert(name, text);
+            }
+        }
+    }
+    assert!(found.len() > 100, "{} files", found.len());
+    found
+}
+
+fn sources() -> BTreeMap<String, String> {
+    let mut files = files();
+    files.retain(|name, _| name.ends_with(".rs"));
+    files
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains("tests/") || name.ends_with("tests.rs")
+}
+
+/// A file without the test module at its end.
+fn without_tests(text: &str) -> &str {
+    let end = text.find("#[cfg(test)]\nmod tests {");
+    &text[..end.unwrap_or(text.len())]
+}
+
+fn none(what: &str, found: &[String]) {
+    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+}
+
 #[test]
-fn placeholder() {}
+fn files_and_functions_are_short() {
+    let mut found = Vec::new();
+    for (name, text) in sources().iter().filter(|(name, _)| !is_test(name)) {
+        let code = without_tests(text);
+        let lines = code.lines().count();
+        if lines > FILE_LINES && LONG_FILES.iter().all(|(f, _)| f != name) {
+            found.push(format!("{name}: {lines} lines"));
+        }
+        for (function, lines) in functions(code) {
+            let excused = LONG_FUNCTIONS.iter().any(|(f, _)| *f == function);
+            if lines > FUNCTION_LINES && !excused {
+                found.push(format!("{name}: {function} has {lines} lines"));
+            }
+        }
+    }
+    none("too long", &found);
+}
+
+/// Functions with a body and their lines, found by the layout that rustfmt gives them.
+fn functions(code: &str) -> Vec<(String, usize)> {
+    let mut found = Vec::new();
+    let lines: Vec<&str> = code.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let head = line.trim_start();
+        let Some(start) = head.find("fn ") else {
+            continue;
+        };
+        let leads = ["", "pub", "pub(crate)", "pub(super)", "const", "unsafe"];
+        if !head[..start].split(' ').all(|w| leads.contains(&w)) {
+            continue;
+        }
+        let name: String = head[start + 3..]
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        let close = format!("{indent}}}");
+        if let Some(n) = lines[at..].iter().position(|l| *l == close) {
+            found.push((name, n + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    // Written in two parts, so as not to find itself.
+    let words = [
+        concat!("tod", "o!("),
+        concat!("unimple", "mented!("),
+        concat!("#[ig", "nore"),
+        concat!("dbg", "!("),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+    ];
+    let mut found = Vec::new();
+    for (name, text) in sources() {
+        for word in words.iter().filter(|w| text.contains(**w)) {
+            found.push(format!("{name}: {word}"));
+        }
+    }
+    none("left for later", &found);
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let mut found = Vec::new();
+    let files = files();
+    let folders = ["transport/", "xdp-prog"];
+    let is_manifest = |f: &&String| {
+        f.ends_with("/Cargo.toml") && folders.iter().any(|folder| f.starts_with(folder))
+    };
+    for name in files.keys().filter(is_manifest) {
+        let folder = name.strip_suffix("/Cargo.toml").unwrap();
+        let Some((_, allowed)) = ARROWS.iter().find(|(f, _)| *f == folder) else {
+            found.push(format!("{folder} is not in the list"));
+            continue;
+        };
+        let mut section = "";
+        for line in files[name].lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let Some(dependency) = line.strip_prefix("xroce-") else {
+                continue;
+            };
+            let dependency = dependency.split([' ', '.', '=']).next().unwrap();
+            if !section.contains("dev-") && !allowed.contains(&dependency) {
+                found.push(format!("{folder} uses {dependency}"));
+            }
+        }
+    }
+    none("arrows between crates", &found);
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    let files = sources();
+    let mut found = Vec::new();
+    for root in SAFE {
+        if !files[root].contains("#![forbid(unsafe_code)]") {
+            found.push(format!("{root} does not forbid it"));
+        }
+    }
+    let words = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
+    for (name, text) in &files {
+        let code = |line: &str| !line.trim_start().starts_with("//");
+        let used = text
+            .lines()
+            .any(|line| code(line) && words.iter().any(|w| line.contains(w)));
+        let allowed = UNSAFE.iter().any(|place| name.contains(place));
+        if used && !allowed && name != "tests/tidy.rs" {
+            found.push(format!("{name} has it"));
+        }
+    }
+    none("unsafe code", &found);
+}
+
+/// Names of the public fields of a struct.
+fn fields(text: &str, name: &str) -> Vec<String> {
+    let head = format!("pub struct {name} {{");
+    let body = &text[text.find(&head).unwrap() + head.len()..];
+    let body = &body[..body.find("\n}").unwrap()];
+    body.lines()
+        .filter_map(|line| line.trim().strip_prefix("pub "))
+        .map(|field| field.split(':').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_counter_is_counted_somewhere() {
+    let all = sources();
+    let counters = [
+        (
+            "transport/proto/src/counters.rs",
+            "Counters",
+            "transport/proto/",
+        ),
+        (
+            "transport/engine/src/stats.rs",
+            "EngineStats",
+            "transport/engine/",
+        ),
+        (
+            "transport/net/src/datapath.rs",
+            "PortStats",
+            "transport/net/src/udp/",
+        ),
+        (
+            "transport/net/src/sim/wire.rs",
+            "WireStats",
+            "transport/net/src/sim/",
+        ),
+    ];
+    let mut found = Vec::new();
+    for (file, name, scope) in counters {
+        let fields = fields(&all[file], name);
+        assert!(fields.len() > 5, "{name}");
+        for field in fields {
+            let forms = [
+                format!(".{field} += "),
+                format!(".{field} = "),
+                format!("&mut s.{field}"),
+                format!("            {field}: "),
+            ];
+            let counted = all
+                .iter()
+                .filter(|(f, _)| f.starts_with(scope) && !is_test(f))
+                .any(|(_, text)| {
+                    let code = without_tests(text);
+                    forms.iter().any(|form| code.contains(form.as_str()))
+                });
+            if !counted {
+                found.push(format!("{name}::{field}"));
+            }
+        }
+    }
+    none("never counted", &found);
+}
+
+#[test]
+fn the_readme_names_the_two_commands() {
+    let readme = &files()["README.md"];
+    for command in ["make demo", "make test"] {
+        assert!(readme.contains(command), "README.md does not say {command}");
+    }
+}
+
+#[test]
+fn nothing_points_at_one_machine() {
+    // In two parts, as above.
+    let words = [
+        concat!("/ro", "ot/"),
+        concat!("/ho", "me/"),
+        concat!("/wo", "rk/"),
+        concat!("/tmp/tar", "get"),
+        concat!("index.crates", ".io"),
+        concat!("static.crates", ".io"),
+        concat!("artifac", "tory"),
+        concat!("jfr", "og"),
+        concat!("nex", "us."),
+        concat!("replace", "-with"),
+    ];
+    let mut found = Vec::new();
+    for (name, text) in files() {
+        for (n, line) in text.lines().enumerate() {
+            for word in words.iter().filter(|w| line.contains(**w)) {
+                found.push(format!("{name}:{}: {word}", n + 1));
+            }
+            let url = line.find("://").map(|at| &line[at + 3..]);
+            let host = url.and_then(|u| u.split(['/', '"', ' ', ')', '>', '`']).next());
+            let public = ["github.com", "www.rfc-editor.org", "docs.kernel.org"];
+            if let Some(host) = host
+                && host.contains('.')
+                && host.chars().any(|c| c.is_ascii_alphabetic())
+                && !public.contains(&host)
+            {
+                found.push(format!("{name}:{}: host {host}", n + 1));
+            }
+        }
+    }
+    none("of one machine", &found);
+}
