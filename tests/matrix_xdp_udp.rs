@@ -4,6 +4,8 @@
 //! Needs root; prints why it is skipped otherwise. The UDP half also runs on loopback, without
 //! privileges.
 
+#![allow(clippy::unwrap_used, reason = "a test: what fails, fails it")]
+
 mod common;
 
 use common::{ALL_ACCESS, Host, pattern};

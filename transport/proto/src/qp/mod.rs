@@ -131,8 +131,10 @@ pub struct Qp {
     rq: RecvQueue,
     replay: Replay,
     counters: Counters,
-    /// Which half had its turn last: responses and requests alternate.
+    /// Which half sent last: READ responses and requests alternate.
     responded_last: bool,
+    /// A request has gone ahead of the ACK that is owed.
+    ack_passed: bool,
     cold: Box<Cold>,
 }
 
@@ -155,6 +157,7 @@ impl Qp {
             replay: Replay::default(),
             counters: Counters::default(),
             responded_last: false,
+            ack_passed: false,
             cold: Box::new(Cold {
                 qpn,
                 init,
@@ -398,17 +401,27 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
-        // Alternate, so that a long READ answered does not starve own requests or the reverse.
-        self.responded_last = !self.responded_last;
-        let len = if self.responded_last {
-            match self.poll_response(cx, frame) {
+        let response_first = if self.replay.is_pending() {
+            // A long READ answered must not starve own requests, nor the reverse.
+            !self.responded_last
+        } else {
+            match self.rx.debt {
+                Debt::Nothing => false,
+                // One request may go ahead of an ACK: in a conversation it is the answer to what
+                // the ACK is for, and the peer waits for the answer.
+                Debt::Ack(_) => self.ack_passed,
+                _ => true,
+            }
+        };
+        let len = if response_first {
+            match self.respond(cx, frame) {
                 Some(len) => Some(len),
-                None => self.poll_request(cx, frame),
+                None => self.request(cx, frame),
             }
         } else {
-            match self.poll_request(cx, frame) {
+            match self.request(cx, frame) {
                 Some(len) => Some(len),
-                None => self.poll_response(cx, frame),
+                None => self.respond(cx, frame),
             }
         }?;
         self.counters.tx_packets += 1;
@@ -417,6 +430,33 @@ impl Qp {
             dst: self.cold.av.dst,
             traffic_class: self.cold.av.traffic_class,
         })
+    }
+
+    #[inline]
+    fn respond<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if !self.owes_response() {
+            return None;
+        }
+        let len = self.poll_response(cx, frame)?;
+        self.responded_last = true;
+        self.ack_passed = false;
+        Some(len)
+    }
+
+    #[inline]
+    fn request<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        let len = self.poll_request(cx, frame)?;
+        self.responded_last = false;
+        self.ack_passed = true;
+        Some(len)
     }
 
     /// Whether [`Qp::poll_transmit`] could give a packet at `now`.

@@ -3,6 +3,12 @@
 //! A test feeds packets and compares what comes out, packet by packet, as text:
 //! `SEND Only 100 A [3]` is an RC SEND Only with PSN 0x100, AckReq and 3 payload bytes.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test: sizes are small, and what fails, fails it"
+)]
+
 mod completer;
 mod requester;
 mod responder;
