@@ -5,9 +5,9 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
-# Seeds of a long simulation run, inputs of a long fuzz run.
+# Seeds of a long simulation run (XROCE_SEED=n replays one), frames of a long fuzz run.
 SEEDS ?= 1000
-FUZZ_RUNS ?= 10000000
+FRAMES ?= 10000000
 # Evaluated when a recipe runs, after the set-up: empty, or what leaves AF_XDP out.
 FLAGS = $(shell scripts/features.sh)
 # Members that need clang stay out of a build without AF_XDP.
@@ -63,11 +63,11 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 	$(CARGO) bench --locked $(FLAGS) --bench micro
 	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
-sim: ## the simulation with SEEDS seeds (1000)
-	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test '*sim*' -- --nocapture
+sim: ## random work over a random network, SEEDS seeds (1000)
+	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test chaos -- --nocapture
 
-fuzz: ## hostile frames into a live engine, FUZZ_RUNS inputs (10 million)
-	XROCE_FUZZ_RUNS=$(FUZZ_RUNS) $(CARGO) test --locked --release $(FLAGS) --test '*hostile*' -- --nocapture
+fuzz: ## hostile frames into live engines, FRAMES of them (10 million)
+	XROCE_FUZZ_FRAMES=$(FRAMES) $(CARGO) test --locked --release $(FLAGS) --test hostile -- --nocapture
 
 clean: ## removes what was built
 	$(CARGO) clean
