@@ -1,6 +1,6 @@
 //! The poll-mode data plane. One [`Engine`] owns its queue pairs, memory regions and completion
 //! queues on one thread, and one port; [`Engine::poll_once`] runs everything to completion:
-//! receive burst, timers, transmit burst, flush.
+//! timers, transmit burst, flush, receive burst.
 //!
 //! Time is handed in: [`clock::now`] is the one place that reads a clock, the simulator has its
 //! own.

@@ -455,7 +455,7 @@ impl Qp {
     ) -> Option<usize> {
         let len = self.poll_request(cx, frame)?;
         self.responded_last = false;
-        self.ack_passed = true;
+        self.ack_passed = matches!(self.rx.debt, Debt::Ack(_));
         Some(len)
     }
 
