@@ -510,6 +510,34 @@ fn no_receive_is_rnr_and_what_follows_is_dropped_silently() {
 }
 
 #[test]
+fn a_gap_is_reported_again_once_the_rnr_wait_is_over() {
+    let mut t = Bench::new();
+    t.rx(p(O::RcSendOnly, 0x100).len(8).a());
+    t.expect(&["ACK 100 syn=2c msn=0"]);
+    t.rx(p(O::RcSendOnly, 0x102).len(8).a());
+    t.expect_silence();
+    t.recv(1, 8);
+    t.recv(2, 8);
+    t.rx(p(O::RcSendOnly, 0x100).len(8).a());
+    t.expect(&["ACK 100 syn=1f msn=1"]);
+    t.rx(p(O::RcSendOnly, 0x102).len(8).a());
+    t.expect(&["ACK 101 syn=60 msn=1"]);
+}
+
+#[test]
+fn a_queue_pair_taken_to_err_answers_nothing_any_more() {
+    let mut t = Bench::new();
+    t.rx(p(O::RcReadRequest, 0x100).reth(BASE, KEY, 4 * MTU as u32));
+    t.rx(p(O::RcWriteOnly, 0x104).reth(BASE, KEY, 8).len(8).a());
+    t.tx_frame().unwrap();
+    t.qp.modify(&QpAttr::state(QpState::Err), &mut t.log)
+        .unwrap();
+    t.expect_silence();
+    t.rx(p(O::RcReadRequest, 0x105).reth(BASE, KEY, 8));
+    t.expect_silence();
+}
+
+#[test]
 fn write_with_immediate_takes_a_receive_at_its_last_packet() {
     let mut t = Bench::new();
     t.rx(p(O::RcWriteFirst, 0x100)
