@@ -11,7 +11,7 @@
 //!
 //! All code works on the raw CRC register (neither inverted at the start nor at the end), because
 //! that is linear: `update(a ^ b, x ^ y) == update(a, x) ^ update(b, y)`. The length tables of
-//! emission ([`lens`]) and [`id_delta`] rest on it.
+//! emission (`lens`) and [`id_delta`] rest on it.
 
 mod gf2;
 pub(crate) mod lens;
