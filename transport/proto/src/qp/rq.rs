@@ -2,9 +2,10 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::slice;
 
 use super::QpInit;
-use super::sq::total;
+use super::sq::{NO_SGE, total};
 use crate::wr::{PostError, RecvWr, Sge};
 
 /// A posted receive work request.
@@ -14,12 +15,15 @@ pub(super) struct RecvWqe {
     /// Bytes all SGEs hold together.
     pub(super) capacity: u64,
     num_sge: u8,
+    /// The SGE, if it is the only one.
+    only_sge: Sge,
 }
 
 /// Ring of receive work requests, `head` being the one in use or next to be used.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
+    /// Of work requests with several.
     sges: Box<[Sge]>,
     depth: u32,
     max_sge: u8,
@@ -45,6 +49,7 @@ impl RecvQueue {
         index as usize & (self.wqes.len() - 1)
     }
 
+    #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.tail.wrapping_sub(self.head) >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
@@ -57,12 +62,19 @@ impl RecvQueue {
             });
         }
         let slot = self.slot(self.tail);
-        let first = slot * usize::from(self.max_sge);
-        self.sges[first..first + wr.sges.len()].copy_from_slice(wr.sges);
+        let (only_sge, capacity) = match *wr.sges {
+            [sge] => (sge, u64::from(sge.len)),
+            ref sges => {
+                let first = slot * usize::from(self.max_sge);
+                self.sges[first..first + sges.len()].copy_from_slice(sges);
+                (NO_SGE, total(sges))
+            }
+        };
         self.wqes[slot] = RecvWqe {
             wr_id: wr.wr_id,
-            capacity: total(wr.sges),
+            capacity,
             num_sge,
+            only_sge,
         };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
@@ -77,8 +89,12 @@ impl RecvQueue {
     #[inline]
     pub(super) fn front_sges(&self) -> &[Sge] {
         let slot = self.slot(self.head);
+        let wqe = &self.wqes[slot];
+        if wqe.num_sge == 1 {
+            return slice::from_ref(&wqe.only_sge);
+        }
         let first = slot * usize::from(self.max_sge);
-        &self.sges[first..first + usize::from(self.wqes[slot].num_sge)]
+        &self.sges[first..first + usize::from(wqe.num_sge)]
     }
 
     /// Takes the front one out.

@@ -6,8 +6,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
+use core::slice;
 
-use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
+use xroce_wire::newtypes::{LKey, PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
 
 use super::QpInit;
@@ -15,7 +16,8 @@ use crate::params;
 use crate::wc::WcOpcode;
 use crate::wr::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
 
-/// A posted send work request. 64 bytes: one line per WQE.
+/// A posted send work request. 64 bytes: one line per WQE, and nothing beside it unless it has
+/// several SGEs or inline bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Wqe {
@@ -34,6 +36,8 @@ pub(super) struct Wqe {
     pub(super) operation: Operation,
     pub(super) num_sge: u8,
     pub(super) inline: bool,
+    /// The SGE, if it is the only one.
+    only_sge: Sge,
 }
 
 const _: () = assert!(size_of::<Wqe>() == 64);
@@ -51,12 +55,15 @@ impl Wqe {
         operation: Operation::Send,
         num_sge: 0,
         inline: false,
+        only_sge: NO_SGE,
     };
 
+    #[inline]
     pub(super) fn is_read(&self) -> bool {
         self.operation == Operation::ReadRequest
     }
 
+    #[inline]
     pub(super) fn wc_opcode(&self) -> WcOpcode {
         match self.operation {
             Operation::ReadRequest => WcOpcode::RdmaRead,
@@ -70,6 +77,7 @@ impl Wqe {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     wqes: Box<[Wqe]>,
+    /// Of work requests with several.
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
     depth: u32,
@@ -125,8 +133,12 @@ impl SendQueue {
     #[inline]
     pub(super) fn sges(&self, index: u32) -> &[Sge] {
         let slot = self.slot(index);
+        let wqe = &self.wqes[slot];
+        if wqe.num_sge == 1 {
+            return slice::from_ref(&wqe.only_sge);
+        }
         let first = slot * usize::from(self.max_sge);
-        &self.sges[first..first + usize::from(self.wqes[slot].num_sge)]
+        &self.sges[first..first + usize::from(wqe.num_sge)]
     }
 
     /// Inline bytes `offset .. offset + len` of the message.
@@ -137,6 +149,7 @@ impl SendQueue {
     }
 
     /// Takes a work request in, or leaves the queue as it was.
+    #[inline]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, mtu: PathMtu) -> Result<(), PostError> {
         if self.len() >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
@@ -149,7 +162,12 @@ impl SendQueue {
             SendOp::Read { va, rkey } => (Operation::ReadRequest, va, rkey, None),
         };
         let slot = self.slot(self.tail);
+        let mut only_sge = NO_SGE;
         let (num_sge, inline, len) = match wr.data {
+            Data::Sges(&[sge]) => {
+                only_sge = sge;
+                (1, false, u64::from(sge.len))
+            }
             Data::Sges(sges) => (self.store_sges(slot, sges)?, false, total(sges)),
             Data::Inline(_) if operation == Operation::ReadRequest => {
                 return Err(PostError::InlineRead);
@@ -171,6 +189,7 @@ impl SendQueue {
             operation,
             num_sge,
             inline,
+            only_sge,
             ..Wqe::EMPTY
         };
         self.tail = self.tail.wrapping_add(1);
@@ -226,6 +245,13 @@ impl SendQueue {
         self.tail = 0;
     }
 }
+
+/// Fills the place of an SGE that is not there.
+pub(super) const NO_SGE: Sge = Sge {
+    lkey: LKey::new(0),
+    va: Va::new(0),
+    len: 0,
+};
 
 /// Sum of lengths; cannot overflow: at most 32 SGEs of 32 bits.
 pub(super) fn total(sges: &[Sge]) -> u64 {
