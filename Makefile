@@ -39,7 +39,7 @@ lint: setup-test ## clippy, all warnings are errors
 	$(CARGO) clippy --locked $(WORKSPACE) $(FLAGS) --all-targets -- -D warnings
 
 doc: setup-test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(WORKSPACE) $(FLAGS) --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(WORKSPACE) $(FLAGS) --no-deps --quiet
 
 # One build for all: the command, the examples in the documentation, the tests. nextest runs each
 # test in a process of its own and keeps those that load the machine apart (.config/nextest.toml);
