@@ -211,15 +211,17 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         }
     }
 
-    /// Sends a message back from where it arrived, and compares it while the answer travels: the
-    /// client overwrites it only after it has the answer, and what it sends then is looked at in
-    /// the next turn.
+    /// Sends a message back from where it arrived. It is copied first and compared while the
+    /// answer travels: the client may send the next one into the same place as soon as it has
+    /// the answer.
     fn pong(&mut self) -> Result<()> {
         let (size, n) = (self.step.size, self.answered);
+        if self.verify {
+            self.talk.flow.read(Area::Target, 0, 0, &mut self.buffer);
+        }
         self.talk.flow.post(self.step, Area::Target, 0, n, true)?;
         self.talk.flow.turn(clock::now())?;
         if self.verify {
-            self.talk.flow.read(Area::Target, 0, 0, &mut self.buffer);
             let end = if self.step.op == Op::Write {
                 size as usize - 1
             } else {
