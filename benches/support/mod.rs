@@ -24,6 +24,8 @@ use xroce_wire::path::AddressVector;
 pub const MEMORY: usize = 1 << 22;
 /// Sends posted and not completed on a queue pair, at most.
 pub const DEPTH: u32 = 128;
+/// Completions of all queue pairs of an end.
+const CQ_DEPTH: u32 = 1024;
 /// Completions taken at once.
 pub const REAP: usize = 64;
 
@@ -70,7 +72,7 @@ impl<D: Datapath> End<D> {
     fn new(port: D, place: Place) -> Self {
         let mut engine = Engine::new(port, EngineConfig::default());
         let pd = engine.alloc_pd();
-        let cq = engine.create_cq(1 << 16).expect("a CQ");
+        let cq = engine.create_cq(CQ_DEPTH).expect("a CQ");
         let region = Region::anonymous(MEMORY).expect("memory");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = engine.reg_mr(pd, &region, access).expect("an MR");

@@ -348,8 +348,8 @@ impl<D: Datapath> Engine<D> {
     /// See [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), EngineError> {
-        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
-        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        let found = self.core.qps.find_mut(qpn);
+        let (index, entry) = found.ok_or(EngineError::NoQp(qpn))?;
         entry.qp.post_send(wr, &mut self.core.cqs)?;
         if !entry.active {
             entry.active = true;
@@ -364,8 +364,8 @@ impl<D: Datapath> Engine<D> {
     /// See [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), EngineError> {
-        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
-        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        let found = self.core.qps.find_mut(qpn);
+        let (_, entry) = found.ok_or(EngineError::NoQp(qpn))?;
         Ok(entry.qp.post_recv(wr, &mut self.core.cqs)?)
     }
 

@@ -23,11 +23,16 @@ pub(crate) struct Entry {
     pub(crate) icrc_errors: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
     generation: u32,
+    /// Number of the QP that lives here; [`NOBODY`] if none does.
+    qpn: u32,
     entry: Option<Box<Entry>>,
 }
+
+/// No QPN: they have 24 bits.
+const NOBODY: u32 = u32::MAX;
 
 /// All QPs of an engine.
 #[derive(Debug, Default)]
@@ -50,6 +55,7 @@ impl QpTable {
         let slot = &mut self.slots[index as usize];
         let qpn = Qpn::new(slot.generation << INDEX_BITS | (index + FIRST_INDEX));
         let qp = Qp::new(qpn, init, lower)?;
+        slot.qpn = qpn.value();
         slot.entry = Some(Box::new(Entry {
             qp,
             active: false,
@@ -66,17 +72,32 @@ impl QpTable {
         if index + FIRST_INDEX > INDEX_MASK {
             return None;
         }
-        self.slots.push(Slot::default());
+        self.slots.push(Slot {
+            generation: 0,
+            qpn: NOBODY,
+            entry: None,
+        });
         Some(index)
     }
 
     /// Slot of a QP that exists.
     #[inline]
     pub(crate) fn find(&self, qpn: Qpn) -> Option<u32> {
-        let index = (qpn.value() & INDEX_MASK).checked_sub(FIRST_INDEX)?;
+        // Special numbers wrap to beyond the table.
+        let index = (qpn.value() & INDEX_MASK).wrapping_sub(FIRST_INDEX);
         let slot = self.slots.get(index as usize)?;
-        let lives = slot.entry.is_some() && slot.generation == qpn.value() >> INDEX_BITS;
-        lives.then_some(index)
+        (slot.qpn == qpn.value()).then_some(index)
+    }
+
+    /// A QP that exists, with its slot.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, qpn: Qpn) -> Option<(u32, &mut Entry)> {
+        let index = (qpn.value() & INDEX_MASK).wrapping_sub(FIRST_INDEX);
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.qpn != qpn.value() {
+            return None;
+        }
+        Some((index, slot.entry.as_deref_mut()?))
     }
 
     #[inline]
@@ -94,6 +115,7 @@ impl QpTable {
         if let Some(slot) = self.slots.get_mut(index as usize)
             && slot.entry.take().is_some()
         {
+            slot.qpn = NOBODY;
             slot.generation = (slot.generation + 1) % GENERATIONS;
             // The oldest free slot is used last, to keep numbers fresh as long as possible.
             self.free.insert(0, index);

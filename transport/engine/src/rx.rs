@@ -27,15 +27,14 @@ impl Core {
             self.stats.bad_packets += 1;
             return;
         };
-        let index = self.qps.find(pkt.dest_qp());
         if !frame.icrc_ok() {
             self.stats.icrc_errors += 1;
-            if let Some(entry) = index.and_then(|i| self.qps.get_mut(i)) {
+            if let Some((_, entry)) = self.qps.find_mut(pkt.dest_qp()) {
                 entry.icrc_errors += 1;
             }
             return;
         }
-        let Some((index, entry)) = index.and_then(|i| Some((i, self.qps.get_mut(i)?))) else {
+        let Some((index, entry)) = self.qps.find_mut(pkt.dest_qp()) else {
             self.stats.unknown_qp += 1;
             return;
         };
@@ -51,10 +50,11 @@ impl Core {
             sink: &mut self.cqs,
         };
         entry.qp.handle_packet(&mut cx, &from, &pkt);
-        if !entry.active && entry.qp.wants_to_send(now) {
+        // Whether it now wants to send, and when its timer is due, is asked once per burst: at
+        // its next turn in the transmit phase.
+        if !entry.active {
             entry.active = true;
             self.active.push_back(index);
         }
-        self.rearm(index);
     }
 }

@@ -60,6 +60,10 @@ impl Core {
         let Some(entry) = self.qps.get_mut(index) else {
             return Turn::Done(0);
         };
+        // A full port is no reason to stay listed.
+        if !entry.qp.wants_to_send(now) {
+            return Turn::Done(0);
+        }
         let mut cx = Cx {
             now,
             mem: &mut self.mem,
