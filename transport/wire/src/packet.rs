@@ -285,7 +285,7 @@ impl<'f> PacketBuf<'f> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn put<T: IntoBytes + Immutable>(&mut self, slot: Slot, header: &T) {
         debug_assert!(
             self.info.offset(slot).is_some(),
@@ -357,7 +357,7 @@ impl<'f> PacketBuf<'f> {
     }
 
     /// The payload, exactly as long as announced, with unspecified content.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let end = self.payload_at + self.payload_len;
@@ -367,7 +367,7 @@ impl<'f> PacketBuf<'f> {
     }
 
     /// Writes the ICRC over the bytes in the frame and returns the length of the frame.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn finish(self) -> usize {
         debug_assert_eq!(

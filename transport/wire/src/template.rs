@@ -185,13 +185,13 @@ impl HeaderTemplate {
 
     /// Begins a packet in `frame`: writes all headers up to BTH, their lengths and the IPv4
     /// checksum, and the pad. `None` if `frame` or IP is too small for it.
-    #[inline]
+    #[inline(always)]
     pub fn start<'f>(&self, frame: &'f mut [u8], e: &Emit) -> Option<PacketBuf<'f>> {
         self.start_to(frame, e, self.dest_qp)
     }
 
     /// [`HeaderTemplate::start`] with another destination queue pair, for datagrams and CNPs.
-    #[inline]
+    #[inline(always)]
     pub fn start_to<'f>(
         &self,
         frame: &'f mut [u8],
@@ -233,7 +233,7 @@ impl HeaderTemplate {
     }
 
     /// Copies the headers in front of BTH.
-    #[inline]
+    #[inline(always)]
     fn copy_lower(&self, frame: &mut [u8]) -> Option<()> {
         if self.lower_len == 0 {
             return Some(());
@@ -253,7 +253,7 @@ impl HeaderTemplate {
 
     /// Writes lengths and checksum for a transport part of `len` bytes, and returns the CRC
     /// register after the headers.
-    #[inline]
+    #[inline(always)]
     fn patch_lengths(&self, frame: &mut [u8], len: u16) -> Option<u32> {
         let lower_len = usize::from(self.lower_len);
         #[allow(clippy::cast_possible_truncation, reason = "header sizes are 8 and 20")]
