@@ -8,9 +8,10 @@
 
 use core::arch::x86_64::{
     __m128i, __m256i, _mm_and_si128, _mm_blendv_epi8, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
-    _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x, _mm_shuffle_epi8, _mm_srli_si128,
-    _mm_xor_si128, _mm256_castsi128_si256, _mm256_castsi256_si128, _mm256_clmulepi64_epi128,
-    _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_set_epi64x, _mm256_xor_si256,
+    _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x, _mm_setzero_si128, _mm_shuffle_epi8,
+    _mm_srli_si128, _mm_xor_si128, _mm256_castsi128_si256, _mm256_castsi256_si128,
+    _mm256_clmulepi64_epi128, _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_set_epi64x,
+    _mm256_xor_si256, _mm256_zextsi128_si256,
 };
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -58,13 +59,40 @@ fn detect() -> u8 {
 /// Register after at least [`LEN_MIN`] bytes.
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 pub(crate) fn update(state: u32, bytes: &[u8]) -> u32 {
+    seeded(_mm_cvtsi32_si128(state.cast_signed()), bytes)
+}
+
+/// Register after whole blocks and then `bytes`, starting from 0.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(crate) fn update_joined<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
+    let k = constants(128);
+    let mut acc = _mm_setzero_si128();
+    for (i, block) in head.into_iter().enumerate() {
+        let next = vector(block);
+        acc = if i == 0 { next } else { fold(acc, next, k) };
+    }
+    if bytes.len() < LEN_MIN {
+        return crate::tables::update(reduce(acc), bytes);
+    }
+    seeded(fold(acc, _mm_setzero_si128(), k), bytes)
+}
+
+/// Register after at least [`LEN_MIN`] bytes, to whose first block `seed` is added.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+fn seeded(seed: __m128i, bytes: &[u8]) -> u32 {
     if bytes.len() >= WIDE_MIN && level() == WIDE {
         // SAFETY: WIDE is stored only after AVX2 and VPCLMULQDQ were detected.
-        return unsafe { update_wide(state, bytes) };
+        return unsafe { wide(seed, bytes) };
     }
+    narrow(seed, bytes)
+}
+
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+fn narrow(seed: __m128i, bytes: &[u8]) -> u32 {
     let (blocks, _) = bytes.as_chunks::<16>();
     let (quads, singles) = blocks.as_chunks::<4>();
-    let seed = _mm_cvtsi32_si128(state.cast_signed());
     let (acc, singles) = match quads.split_first() {
         Some((first, quads)) => {
             let mut lanes = first.map(|block| load(&block));
@@ -79,18 +107,18 @@ pub(crate) fn update(state: u32, bytes: &[u8]) -> u32 {
         }
         None => match singles.split_first() {
             Some((first, singles)) => (_mm_xor_si128(load(first), seed), singles),
-            None => return crate::tables::update(state, bytes),
+            None => (seed, singles),
         },
     };
     finish(acc, singles, bytes)
 }
 
 #[target_feature(enable = "pclmulqdq,sse4.1,avx2,vpclmulqdq")]
-fn update_wide(state: u32, bytes: &[u8]) -> u32 {
+fn wide(seed: __m128i, bytes: &[u8]) -> u32 {
     let (blocks, _) = bytes.as_chunks::<16>();
     let (octets, singles) = blocks.as_chunks::<8>();
     let Some((first, octets)) = octets.split_first() else {
-        return crate::tables::update(state, bytes);
+        return narrow(seed, bytes);
     };
     let mut lanes = [
         load_wide(&first[0], &first[1]),
@@ -98,8 +126,7 @@ fn update_wide(state: u32, bytes: &[u8]) -> u32 {
         load_wide(&first[4], &first[5]),
         load_wide(&first[6], &first[7]),
     ];
-    let seed = _mm256_set_epi64x(0, 0, 0, i64::from(state));
-    lanes[0] = _mm256_xor_si256(lanes[0], seed);
+    lanes[0] = _mm256_xor_si256(lanes[0], _mm256_zextsi128_si256(seed));
     let (hi, lo) = (x_pow_i64::<{ 1024 - 32 }>(), x_pow_i64::<{ 1024 + 32 }>());
     let k = _mm256_set_epi64x(hi, lo, hi, lo);
     for octet in octets {
@@ -179,7 +206,12 @@ const fn x_pow_i64<const N: u32>() -> i64 {
 #[target_feature(enable = "sse4.1")]
 #[inline]
 fn load(block: &[u8; 16]) -> __m128i {
-    let v = u128::from_le_bytes(*block);
+    vector(u128::from_le_bytes(*block))
+}
+
+#[target_feature(enable = "sse4.1")]
+#[inline]
+fn vector(v: u128) -> __m128i {
     #[allow(clippy::cast_possible_truncation, reason = "the two halves")]
     let (lo, hi) = (v as u64, (v >> 64) as u64);
     _mm_set_epi64x(hi.cast_signed(), lo.cast_signed())

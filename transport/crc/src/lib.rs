@@ -4,9 +4,9 @@
 //! carry-less multiplication from 128 bytes on only; a small packet has about 100 bytes under its
 //! ICRC, and table lookups over these were the largest single cost of a 64-byte SEND.
 //!
-//! [`update`] works on the raw register: nothing is inverted at either end. This crate holds one
-//! `unsafe` block, the call of a function that needs CPU features which were just detected; it is
-//! a crate of its own so that `xroce-wire` can go on forbidding `unsafe`.
+//! [`update`] works on the raw register: nothing is inverted at either end. The only
+//! `unsafe` in this crate is the call of functions that need CPU features which were just
+//! detected; it is a crate of its own so that `xroce-wire` can go on forbidding `unsafe`.
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
@@ -22,6 +22,32 @@ pub fn update(state: u32, bytes: &[u8]) -> u32 {
         // SAFETY: the features the function is compiled for were just detected.
         return unsafe { clmul::update(state, bytes) };
     }
+    tables::update(state, bytes)
+}
+
+/// Register after the 16-byte blocks `head`, as little-endian numbers, and then `bytes`, starting
+/// from 0. For headers that are put together in registers: folded straight into what follows,
+/// they cost next to nothing.
+///
+/// Zeros in front of everything change nothing, so that any length can be filled up to blocks. A
+/// register to start from is XORed into the first four bytes behind them.
+#[inline]
+#[must_use]
+pub fn update_joined<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if clmul::is_supported() {
+        // SAFETY: the features the function is compiled for were just detected.
+        return unsafe { clmul::update_joined(head, bytes) };
+    }
+    update_joined_portable(head, bytes)
+}
+
+/// [`update_joined`] by tables: the slow twin.
+#[must_use]
+pub fn update_joined_portable<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
+    let state = head
+        .iter()
+        .fold(0, |s, block| tables::update(s, &block.to_le_bytes()));
     tables::update(state, bytes)
 }
 
@@ -78,6 +104,36 @@ mod tests {
         let text = b"123456789 and more than sixteen bytes";
         assert_eq!(!update(!0, text), crc.checksum(text));
         assert_eq!(!update(!0, b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_head_joined_is_a_head_in_front() {
+        let data = noise(1200);
+        let block = |at: usize| u128::from_le_bytes(*data[at..].first_chunk().unwrap());
+        for len in (0..300).chain([512, 1000, 1100]) {
+            let rest = &data[64..64 + len];
+            for (head, expected) in [
+                (
+                    update_joined([block(0)], rest),
+                    update(update(0, &data[..16]), rest),
+                ),
+                (
+                    update_joined([block(0), block(16), block(32), block(48)], rest),
+                    update(0, &data[..64 + len]),
+                ),
+                (
+                    // Filled up with zeros, and a register to start from.
+                    update_joined([(block(0) >> 32 ^ 0x1234_5678) << 32, block(16)], rest),
+                    update(update(0x1234_5678, &data[4..32]), rest),
+                ),
+                (
+                    update_joined_portable([block(0), block(16)], rest),
+                    update_joined([block(0), block(16)], rest),
+                ),
+            ] {
+                assert_eq!(head, expected, "{len} bytes behind");
+            }
+        }
     }
 
     #[test]

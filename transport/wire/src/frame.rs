@@ -344,7 +344,7 @@ impl<'a> Frame<'a> {
         let Some((covered, received)) = self.transport.split_last_chunk::<ICRC_LEN>() else {
             return false;
         };
-        let Some(computed) = icrc::over_transport(self.lower_state(), covered) else {
+        let Some(computed) = self.icrc_over(covered) else {
             return false;
         };
         *received == computed || self.is_segment(computed, *received)
@@ -355,20 +355,19 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub fn icrc_computed(&self) -> Option<[u8; ICRC_LEN]> {
         let (covered, _) = self.transport.split_last_chunk::<ICRC_LEN>()?;
-        icrc::over_transport(self.lower_state(), covered)
+        self.icrc_over(covered)
     }
 
-    /// Register after the masked headers below BTH.
+    /// ICRC over the headers below BTH and `covered`.
     #[inline]
-    fn lower_state(&self) -> u32 {
+    fn icrc_over(&self, covered: &[u8]) -> Option<[u8; ICRC_LEN]> {
         match &self.lower {
-            Lower::V4(l) => icrc::lower_v4(&l.ip, &l.udp),
-            Lower::V6(l) => icrc::lower_v6(&l.ip, &l.udp),
-            Lower::Grh(g) => icrc::lower_grh(g),
-            Lower::Socket(m) => match socket_lower(m, self.transport.len()) {
-                Some(SocketLower::V4(l)) => icrc::lower_v4(&l.ip, &l.udp),
-                Some(SocketLower::V6(l)) => icrc::lower_v6(&l.ip, &l.udp),
-                None => 0,
+            Lower::V4(l) => icrc::over_v4(l, covered),
+            Lower::V6(l) => icrc::over_v6(l, covered),
+            Lower::Grh(g) => icrc::over_grh(g, covered),
+            Lower::Socket(m) => match socket_lower(m, self.transport.len())? {
+                SocketLower::V4(l) => icrc::over_v4(&l, covered),
+                SocketLower::V6(l) => icrc::over_v6(&l, covered),
             },
         }
     }

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::bth::{Bth, BthFields};
 use crate::eth::{EthHdr, VlanHdr, ethertype};
 use crate::frame::{LowerV4, LowerV6};
-use crate::icrc::{self, ICRC_LEN, lens};
+use crate::icrc::{ICRC_LEN, lens, lower};
 use crate::ip::{self, Ipv4Hdr, Ipv6Hdr, NEXT_HEADER_IBA, PROTO_UDP};
 use crate::newtypes::{PKey, Psn, Qpn};
 use crate::opcode::{Opcode, Operation};
@@ -142,7 +142,7 @@ impl HeaderTemplate {
                 let (label, hops) = (av.flow_label, av.hop_limit);
                 let grh = Ipv6Hdr::new(av.src, av.dst, class, label, NEXT_HEADER_IBA, hops);
                 template.family = Family::Grh;
-                template.lower_state = icrc::lower_grh(&grh);
+                template.lower_state = lower::register_grh(&grh);
                 out.ethernet(av, ethertype::ROCE_V1);
                 out.put(&grh);
             }
@@ -150,16 +150,18 @@ impl HeaderTemplate {
                 let ip = Ipv4Hdr::new(src, dst, class, av.hop_limit, options.ip_id);
                 template.family = Family::V4;
                 template.ip_sum = ip.sum();
-                template.lower_state = icrc::lower_v4(&ip, &udp);
+                let headers = LowerV4 { ip, udp };
+                template.lower_state = lower::register_v4(&headers);
                 out.ethernet(av, ethertype::IPV4);
-                out.put(&LowerV4 { ip, udp });
+                out.put(&headers);
             }
             _ => {
                 let (label, hops) = (av.flow_label, av.hop_limit);
                 let ip = Ipv6Hdr::new(av.src, av.dst, class, label, PROTO_UDP, hops);
-                template.lower_state = icrc::lower_v6(&ip, &udp);
+                let headers = LowerV6 { ip, udp };
+                template.lower_state = lower::register_v6(&headers);
                 out.ethernet(av, ethertype::IPV6);
-                out.put(&LowerV6 { ip, udp });
+                out.put(&headers);
             }
         }
         if lower != Lower::Udp {

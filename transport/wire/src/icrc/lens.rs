@@ -4,15 +4,35 @@
 //! length is that for length zero XOR one table entry per length byte: no pass over the headers
 //! and no cache that a change of packet size would invalidate.
 
+use super::gf2::times_x;
+
 /// Contribution of a 16-bit field, by its bytes.
 struct Field {
     high: [u32; 256],
     low: [u32; 256],
 }
 
+/// Register after each byte value.
+const fn first() -> [u32; 256] {
+    let mut t = [0; 256];
+    let mut b = 0;
+    while b < 256 {
+        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
+        let mut v = b as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            v = times_x(v);
+            bit += 1;
+        }
+        t[b] = v;
+        b += 1;
+    }
+    t
+}
+
 /// Register after each byte value and `after` zero bytes.
 const fn byte(after: usize) -> [u32; 256] {
-    let first = super::tables()[0];
+    let first = first();
     let mut t = first;
     let mut n = 0;
     while n < after {
