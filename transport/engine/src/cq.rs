@@ -40,7 +40,7 @@ impl Queue {
     }
 
     /// False if it is full.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, wc: Completion) -> bool {
         if self.len() >= self.depth {
             return false;
@@ -109,7 +109,7 @@ impl CqTable {
 }
 
 impl Sink for CqTable {
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self, cq: Cq, wc: Completion) {
         let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
             return;

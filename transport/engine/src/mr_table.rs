@@ -145,7 +145,7 @@ impl MrTable {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, pd: Pd, key: u32, va: Va, len: u32, need: Access) -> Result<Grant, KeyError> {
         let index = key >> 8;
         let slot = self.slots.get(index as usize).ok_or(KeyError::Unknown)?;
@@ -173,7 +173,7 @@ impl MrTable {
     }
 
     /// The region behind a grant and the offset in it, if both still hold.
-    #[inline]
+    #[inline(always)]
     fn resolve(&self, grant: &Grant, offset: u32, len: usize) -> Result<(&Region, u64), Revoked> {
         let slot = self.slots.get(grant.region() as usize).ok_or(Revoked)?;
         let entry = slot.entry.as_ref().ok_or(Revoked)?;
@@ -187,7 +187,7 @@ impl MrTable {
 }
 
 impl Memory for MrTable {
-    #[inline]
+    #[inline(always)]
     fn check_local(
         &self,
         pd: Pd,
@@ -212,13 +212,13 @@ impl Memory for MrTable {
         self.check(pd, key.value(), va, len, need)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, grant: &Grant, offset: u32, dst: &mut [u8]) -> Result<(), Revoked> {
         let (region, at) = self.resolve(grant, offset, dst.len())?;
         region.read_at(at, dst).map_err(|_| Revoked)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, grant: &Grant, offset: u32, src: &[u8]) -> Result<(), Revoked> {
         let (region, at) = self.resolve(grant, offset, src.len())?;
         region.write_at(at, src).map_err(|_| Revoked)

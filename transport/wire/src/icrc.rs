@@ -42,20 +42,20 @@ pub fn crc_update(state: u32, bytes: &[u8]) -> u32 {
 
 /// ICRC bytes over masked BTH .. pad, starting from the register after the headers below.
 /// `None` if there is not even the part of BTH that holds the masked byte.
-#[inline]
+#[inline(always)]
 pub(crate) fn over_transport(lower: u32, covered: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let (bth, rest) = covered.split_first_chunk::<8>()?;
     Some(finished([lower::bth(lower, *bth)], rest))
 }
 
 /// ICRC bytes over masked headers in blocks and what follows them.
-#[inline]
+#[inline(always)]
 fn finished<const N: usize>(head: [u128; N], rest: &[u8]) -> [u8; ICRC_LEN] {
     (!xroce_crc::update_joined(head, rest)).to_le_bytes()
 }
 
 /// ICRC bytes over IPv4, UDP and BTH .. pad. `None` as [`over_transport`].
-#[inline]
+#[inline(always)]
 pub(crate) fn over_v4(headers: &LowerV4, covered: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let (bth, rest) = covered.split_first_chunk::<8>()?;
     Some(finished(lower::v4(headers, *bth), rest))

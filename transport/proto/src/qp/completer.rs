@@ -108,7 +108,7 @@ impl Qp {
 
     /// Acknowledges every PSN before `end`. `false` if a READ's response is missing on the way:
     /// then that loss has been acted upon (R8) and the caller has nothing more to do.
-    #[inline]
+    #[inline(always)]
     fn acknowledge_before<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, end: Psn) -> bool {
         let start = self.tx.una_psn;
         let mut missing = false;
@@ -234,7 +234,7 @@ impl Qp {
     }
 
     /// Retires the oldest WQE; errors are reported even if unsignaled (C2).
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete_head(&mut self, sink: &mut impl Sink, status: WcStatus) {
         let wqe = *self.sq.wqe(self.sq.head);
         self.sq.head = self.sq.head.wrapping_add(1);

@@ -23,7 +23,7 @@ const INVALID_REQUEST: Reject = Reject::Fatal(NakCode::InvalidRequest, WcStatus:
 const REMOTE_ACCESS: Reject = Reject::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
 
 impl Qp {
-    #[inline]
+    #[inline(always)]
     pub(super) fn handle_request<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -50,7 +50,7 @@ impl Qp {
     }
 
     /// The checks in order (S3), then the operation.
-    #[inline]
+    #[inline(always)]
     fn step<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -73,8 +73,11 @@ impl Qp {
         self.check_permitted(info)?;
         self.check_resources(info)?;
         self.check_length(pkt)?;
-        let grant = self.check_key(cx, pkt)?;
-        self.execute(cx, grant, pkt)?;
+        let named = match pkt.reth() {
+            Some(reth) => Some((reth, self.check_key(cx, info, &reth)?)),
+            None => None,
+        };
+        self.execute(cx, named, pkt)?;
         self.rx.rnr_sent = false;
         self.acknowledge(pkt);
         Ok(())
@@ -90,7 +93,7 @@ impl Qp {
     }
 
     /// S2: inside a message only its Middle and Last, outside only First and Only.
-    #[inline]
+    #[inline(always)]
     fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let ongoing = match info.operation {
             Operation::Send => Ongoing::Send,
@@ -106,7 +109,7 @@ impl Qp {
     }
 
     /// What the QP allows at all; its rights give NAK invalid request, not access error (K4).
-    #[inline]
+    #[inline(always)]
     fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let access = self.cold.access;
         let allowed = match info.operation {
@@ -123,7 +126,7 @@ impl Qp {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_resources(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let needs_receive = match info.operation {
             Operation::Send => info.starts(),
@@ -140,7 +143,7 @@ impl Qp {
     }
 
     /// S4: position, announced length and padding agree with the payload.
-    #[inline]
+    #[inline(always)]
     fn check_length(&self, pkt: &Packet<'_>) -> Result<(), Reject> {
         let info = pkt.info();
         let len = pkt.payload().len();
@@ -186,17 +189,15 @@ impl Qp {
     fn check_key<M: Memory, S: Sink>(
         &self,
         cx: &Cx<'_, M, S>,
-        pkt: &Packet<'_>,
+        info: &OpcodeInfo,
+        reth: &Reth,
     ) -> Result<Grant, Reject> {
-        let Some(reth) = pkt.reth() else {
-            return Ok(self.rx.grant);
-        };
-        let need = if pkt.info().operation == Operation::ReadRequest {
+        let need = if info.operation == Operation::ReadRequest {
             Access::REMOTE_READ
         } else {
             Access::REMOTE_WRITE
         };
-        self.grant_for(cx, &reth, need).ok_or(REMOTE_ACCESS)
+        self.grant_for(cx, reth, need).ok_or(REMOTE_ACCESS)
     }
 
     fn grant_for<M: Memory, S: Sink>(
@@ -214,25 +215,25 @@ impl Qp {
             .ok()
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
-        grant: Grant,
+        named: Option<(Reth, Grant)>,
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
-        match pkt.info().operation {
-            Operation::Send => self.execute_send(cx, pkt),
-            Operation::Write => self.execute_write(cx, grant, pkt),
-            Operation::ReadRequest => {
-                self.accept_read(grant, pkt);
+        match (pkt.info().operation, named) {
+            (Operation::Send, _) => self.execute_send(cx, pkt),
+            (Operation::Write, named) => self.execute_write(cx, named, pkt),
+            (Operation::ReadRequest, Some((reth, grant))) => {
+                self.accept_read(&reth, grant, pkt.psn());
                 Ok(())
             }
             _ => Err(INVALID_REQUEST),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute_send<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -265,15 +266,15 @@ impl Qp {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute_write<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
-        grant: Grant,
+        named: Option<(Reth, Grant)>,
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
         let (info, payload) = (pkt.info(), pkt.payload());
-        if let Some(reth) = pkt.reth() {
+        if let Some((reth, grant)) = named {
             self.rx.grant = grant;
             self.rx.write_len = reth.len;
             self.rx.write_va = reth.va;
@@ -281,7 +282,7 @@ impl Qp {
         }
         if !payload.is_empty() {
             cx.mem
-                .write(&grant, self.rx.received, payload)
+                .write(&self.rx.grant, self.rx.received, payload)
                 .map_err(|_| REMOTE_ACCESS)?;
         }
         // At most MESSAGE_LEN_MAX together: check_length compared it with the announced length.
@@ -297,15 +298,15 @@ impl Qp {
         Ok(())
     }
 
-    fn accept_read(&mut self, grant: Grant, pkt: &Packet<'_>) {
-        let Some(reth) = pkt.reth() else { return };
+    fn accept_read(&mut self, reth: &Reth, grant: Grant, psn: Psn) {
         let mtu = self.tx.mtu;
-        let job = ReadJob::new(reth.va, reth.rkey, reth.len, pkt.psn(), mtu, grant);
+        let job = ReadJob::new(reth.va, reth.rkey, reth.len, psn, mtu, grant);
         self.rx.has_read = true;
-        self.rx.last_read_psn = pkt.psn().add(job.psns - 1);
+        self.rx.last_read_psn = psn.add(job.psns - 1);
         self.replay.push(job);
     }
 
+    #[inline(always)]
     fn complete_receive(
         &mut self,
         sink: &mut impl Sink,
@@ -326,7 +327,7 @@ impl Qp {
     }
 
     /// Moves the expected PSN on and notes what the peer is owed (S7).
-    #[inline]
+    #[inline(always)]
     fn acknowledge(&mut self, pkt: &Packet<'_>) {
         let (info, psn) = (pkt.info(), pkt.psn());
         if info.ends() {

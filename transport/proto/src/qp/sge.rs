@@ -34,7 +34,7 @@ fn pieces(
 }
 
 /// Copies message bytes `offset .. offset + dst.len()` out of the list.
-#[inline]
+#[inline(always)]
 pub(super) fn gather<M: Memory, S: Sink>(
     cx: &mut Cx<'_, M, S>,
     pd: Pd,
@@ -68,7 +68,7 @@ pub(super) fn gather<M: Memory, S: Sink>(
 }
 
 /// Copies `src` to message bytes `offset ..` of the list, whose capacity was checked before.
-#[inline]
+#[inline(always)]
 pub(super) fn scatter<M: Memory, S: Sink>(
     cx: &mut Cx<'_, M, S>,
     pd: Pd,
