@@ -120,7 +120,7 @@ impl Wheel {
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let end = now.as_nanos() >> TICK_SHIFT;
         if self.armed == 0 {
-            self.current = self.current.max(end);
+            self.current = self.current.max(end + 1);
             return None;
         }
         // A jump of more than a turn passes every slot once.
@@ -194,6 +194,25 @@ mod tests {
         wheel.arm(0, at(20));
         assert_eq!(due(&mut wheel, 40), [0]);
         assert_eq!(due(&mut wheel, 10_000), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn an_overdue_deadline_is_asked_once_per_tick() {
+        // A member that stays overdue, such as a paced QP on a full port, must not be asked
+        // again at the same time: the poll loop would find work for ever.
+        for others in [false, true] {
+            let mut wheel = Wheel::new();
+            wheel.reserve(2);
+            wheel.arm(0, at(50));
+            if others {
+                wheel.arm(1, at(5000));
+            }
+            assert_eq!(due(&mut wheel, 66), [0]);
+            wheel.arm(0, at(50));
+            assert_eq!(due(&mut wheel, 66), [] as [u32; 0]);
+            assert!(wheel.next().unwrap() <= at(74));
+            assert_eq!(due(&mut wheel, 74), [0]);
+        }
     }
 
     #[test]

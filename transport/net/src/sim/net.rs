@@ -141,11 +141,14 @@ impl Net {
                 None => break None,
             }
         };
+        // Room there has been for a while is no event any more: the port was not asked again.
+        let now = self.now();
         let room = self
             .nics
             .iter()
             .filter(|n| n.blocked)
             .filter_map(|n| self.wires.get(n.uplink?)?.head_departs())
+            .filter(|&at| at > now)
             .min();
         arrival.into_iter().chain(room).min()
     }

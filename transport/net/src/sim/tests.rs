@@ -294,6 +294,13 @@ fn queue_drops_its_tail_and_the_ring_pushes_back() {
     net.advance_to(1_000);
     assert!(send(&mut a, &frame(MAC_B, MAC_A, sent, 101)));
     assert_eq!(net.wire_stats(link.there).queue_peak_bytes, 404);
+    // Refused once more, then its owner has nothing to send: the room is told of once.
+    assert!(!send(&mut a, &frame(MAC_B, MAC_A, sent, 101)));
+    assert_eq!(net.next_event(), Some(2_000));
+    net.advance_to(2_000);
+    assert_eq!(net.next_event(), Some(51_000), "the first frame arrives");
+    run(&net);
+    assert_eq!(net.next_event(), None);
 }
 
 #[test]
