@@ -1,6 +1,7 @@
 //! What a seed stands for.
 
 use xroce_engine::EngineConfig;
+use xroce_net::datapath::Link;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::cc::{CongestionControl, Fixed, Rate};
 use xroce_wire::newtypes::{PathMtu, VlanTci};
@@ -24,12 +25,16 @@ pub(crate) struct PairConfig {
 /// A whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    pub(crate) link: Link,
     pub(crate) ips: [&'static str; 2],
     pub(crate) vlan: Option<VlanTci>,
+    pub(crate) tx_ring: usize,
     pub(crate) engine: EngineConfig,
     pub(crate) wires: [Impairment; 2],
     /// When all impairments end, ns.
     pub(crate) calm_after: u64,
+    /// How often a send queue is drained and goes on.
+    pub(crate) drain_ppm: u32,
     /// Wire, start, end in ns.
     pub(crate) blackholes: Vec<(usize, u64, u64)>,
     pub(crate) pairs: Vec<PairConfig>,
@@ -80,7 +85,10 @@ fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
     let shared: u64 = wires.iter().map(|w| delay(w, pairs)).sum();
     let ips = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
     Config {
+        link: pick(rng, &[Link::Ethernet, Link::Ethernet, Link::Udp]),
         ips: ips[rng.index(2)],
+        tx_ring: pick(rng, &[1, 3, 20, 256]),
+        drain_ppm: pick(rng, &[0, 0, 1_000, 20_000]),
         vlan: (rng.below(4) == 0).then(|| VlanTci::new(0x6000 | 100)),
         engine: EngineConfig {
             rx_budget: pick(rng, &[1, 2, 16, 64]),

@@ -94,11 +94,12 @@ pub(crate) fn run(seed: u64, make: impl Fn(&mut Rng) -> Config, verbose: bool) -
     let setup = Setup {
         seed,
         wires: config.wires,
+        link: config.link,
         ips: config.ips,
         vlan: config.vlan,
+        tx_ring: config.tx_ring,
         memory: MEMORY,
         engine: config.engine,
-        ..Setup::default()
     };
     let mut world = setup.build();
     for &(wire, from, to) in &config.blackholes {
@@ -133,12 +134,14 @@ pub(crate) fn run(seed: u64, make: impl Fn(&mut Rng) -> Config, verbose: bool) -
             });
         }
     }
-    let watch = Watch::install(&world, flows);
+    let watch = Watch::install(&world, config.link, flows);
     let mut run = Run {
         model: Model::new(&world, seed),
         world,
         lanes,
         events: Vec::new(),
+        draining: Vec::new(),
+        rng: rng.fork(),
         black: Black {
             seed,
             config,
@@ -192,6 +195,9 @@ struct Run {
     model: Model,
     lanes: Vec<Lane>,
     events: Vec<(usize, Qpn, Event)>,
+    /// Host, QP, and when it goes on.
+    draining: Vec<(usize, Qpn, u64)>,
+    rng: Rng,
     black: Black,
 }
 
@@ -223,6 +229,7 @@ impl Run {
                 }
             }
             let mut wake = (!calm).then_some(calm_after);
+            wake = wake.into_iter().chain(self.drain(calm)).min();
             for lane in &mut self.lanes {
                 let at = lane.pump(&mut self.world, &mut self.model, calm);
                 wake = wake.into_iter().chain(at).min();
@@ -231,6 +238,33 @@ impl Run {
             let goes_on = self.collect() || self.world.step(wake);
             assert!(goes_on, "nothing will ever happen:\n{}", self.progress());
         }
+    }
+
+    /// Takes send queues to SQD and back; until when the next one stays there.
+    fn drain(&mut self, calm: bool) -> Option<u64> {
+        let now = self.world.net.now();
+        let mut all = std::mem::take(&mut self.draining);
+        all.retain(|&(host, qpn, until)| {
+            if now < until && !calm {
+                return true;
+            }
+            let attr = QpAttr::state(QpState::Rts);
+            self.world.hosts[host].engine.modify_qp(qpn, &attr).unwrap();
+            false
+        });
+        self.draining = all;
+        if !calm && self.rng.chance_ppm(self.black.config.drain_ppm) {
+            let lane = &self.lanes[self.rng.index(self.lanes.len())];
+            let (host, qpn) = (lane.from, lane.qpns[0]);
+            let engine = &mut self.world.hosts[host].engine;
+            if lane.fate == Fate::Sound && engine.qp_state(qpn) == Some(QpState::Rts) {
+                let attr = QpAttr::state(QpState::Sqd);
+                engine.modify_qp(qpn, &attr).unwrap();
+                let until = now + self.rng.below(300_000);
+                self.draining.push((host, qpn, until));
+            }
+        }
+        self.draining.iter().map(|&(.., until)| until).min()
     }
 
     /// Hands completions to their lanes, then checks what is done; whether there were any.
@@ -282,6 +316,7 @@ impl Run {
 
     fn check_end(&mut self) {
         self.check_events();
+        self.drain(true);
         for lane in &self.lanes {
             let engine = &self.world.hosts[lane.from].engine;
             let peer = &self.world.hosts[1 - lane.from].engine;

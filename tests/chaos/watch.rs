@@ -3,15 +3,16 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use xroce_net::datapath::Link;
 use xroce_net::sim::{Fate, LinkId, TapEvent};
-use xroce_wire::frame::Frame;
+use xroce_wire::frame::{Frame, UdpMeta};
 use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
 use xroce_wire::opcode::Operation;
 use xroce_wire::packet::Packet;
 use xroce_wire::syndrome::Syndrome;
 
-use crate::common::World;
 use crate::common::trace::{Trace, packet_text};
+use crate::common::{SRC_PORT, World};
 
 /// Requests of one direction of a pair, as seen from outside.
 #[derive(Debug)]
@@ -29,38 +30,53 @@ pub(crate) struct Flow {
 }
 
 /// Checks flows and keeps a trace.
-#[derive(Default)]
 pub(crate) struct Watch {
+    link: Link,
+    /// What a socket on each host would say about a datagram it receives.
+    metas: [UdpMeta; 2],
     pub(crate) flows: Vec<Flow>,
     pub(crate) trace: Trace,
 }
 
 impl Watch {
     /// Watches a network from now on.
-    pub(crate) fn install(world: &World, flows: Vec<Flow>) -> Rc<RefCell<Self>> {
+    pub(crate) fn install(world: &World, link: Link, flows: Vec<Flow>) -> Rc<RefCell<Self>> {
+        let metas = [0, 1].map(|i: usize| UdpMeta {
+            src: world.hosts[1 - i].gid,
+            dst: world.hosts[i].gid,
+            src_port: SRC_PORT,
+            tos: 0,
+            hop_limit: None,
+        });
         let watch = Rc::new(RefCell::new(Self {
+            link,
+            metas,
             flows,
             trace: Trace::default(),
         }));
-        let (tap, link) = (Rc::clone(&watch), world.link);
+        let (tap, wires) = (Rc::clone(&watch), world.link);
         world
             .net
-            .set_tap(move |event| tap.borrow_mut().see(link, event));
+            .set_tap(move |event| tap.borrow_mut().see(wires, event));
         watch
     }
 
-    fn see(&mut self, link: LinkId, event: &TapEvent<'_>) {
-        self.trace.note(link, event);
+    fn see(&mut self, wires: LinkId, event: &TapEvent<'_>) {
+        self.trace.note(wires, event);
         if !matches!(event.fate, Fate::Sent | Fate::Delivered) {
             return;
         }
-        let Ok(frame) = Frame::parse_ethernet(event.frame) else {
+        let sender = usize::from(event.wire == wires.back);
+        let frame = match self.link {
+            Link::Ethernet => Frame::parse_ethernet(event.frame),
+            Link::Udp => Ok(Frame::from_udp(&self.metas[1 - sender], event.frame)),
+        };
+        let Ok(frame) = frame else {
             return;
         };
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             return;
         };
-        let sender = usize::from(event.wire == link.back);
         let sent = event.fate == Fate::Sent;
         // The requester of a request is its sender, that of a response the receiver.
         let mine = |f: &&mut Flow| {

@@ -175,6 +175,8 @@ pub struct Setup {
     pub link: Link,
     pub ips: [&'static str; 2],
     pub vlan: Option<VlanTci>,
+    /// Frames a port takes before it is full.
+    pub tx_ring: usize,
     /// Bytes of each host's region.
     pub memory: usize,
     pub engine: EngineConfig,
@@ -188,6 +190,7 @@ impl Default for Setup {
             link: Link::Ethernet,
             ips: ["192.0.2.1", "192.0.2.2"],
             vlan: None,
+            tx_ring: 256,
             memory: 1 << 22,
             engine: EngineConfig::default(),
         }
@@ -231,6 +234,7 @@ impl Setup {
         net.port(&PortConfig {
             addr: gid(self.ips[n]),
             src_port: SRC_PORT,
+            tx_ring: self.tx_ring,
             rx_ring: 1 << 16,
             ..PortConfig::numbered(n as u8)
         })

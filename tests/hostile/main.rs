@@ -6,6 +6,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
+    clippy::print_stderr,
     clippy::cast_possible_truncation,
     reason = "a test that fails may panic, and its sizes are small"
 )]
@@ -17,6 +18,7 @@ mod common;
 mod field;
 mod frames;
 
+use std::cell::Cell;
 use std::io::Write as _;
 
 use field::Field;
@@ -31,6 +33,21 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
+/// Says how far it had come when it fails.
+struct Sent {
+    seed: u64,
+    frames: Cell<u64>,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let (seed, frames) = (self.seed, self.frames.get());
+            eprintln!("XROCE_SEED={seed} failed after {frames} frames");
+        }
+    }
+}
+
 /// Sends all shots at a live field, `volley` at once, then checks what must hold.
 fn bombard(
     what: &str,
@@ -40,8 +57,11 @@ fn bombard(
 ) {
     let seed = number("XROCE_SEED").unwrap_or(1);
     let mut field = Field::new(seed, link);
-    let mut sent = 0u64;
     let mut go_on = true;
+    let sent = Sent {
+        seed,
+        frames: Cell::new(0),
+    };
     while go_on {
         for _ in 0..volley {
             let Some(shot) = shots(&mut field.attack()) else {
@@ -49,16 +69,19 @@ fn bombard(
                 break;
             };
             field.fire(&shot);
-            sent += 1;
+            sent.frames.set(sent.frames.get() + 1);
         }
         field.turn();
-        if sent.is_multiple_of(100_000) {
+        if sent.frames.get().is_multiple_of(100_000) {
             field.check_memory();
         }
     }
     let report = field.finish();
     // Not `println!`: what was done is to be seen although the test passes.
-    let line = format!("hostile: {what}: seed {seed}, {sent} frames: {report}");
+    let line = format!(
+        "hostile: {what}: seed {seed}, {} frames: {report}",
+        sent.frames.get()
+    );
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
