@@ -77,9 +77,7 @@ pub(crate) fn percentile(sorted: &[u64], p: usize) -> f64 {
 
 /// What a reader of the row has to know, and the flow's share in D10.
 pub(crate) fn note_flow(table: &mut Table, kind: &Kind, backend: &str, flow: &Flow) {
-    if flow.retransmits != 0 {
-        table.note(kind, format!("{} packets sent again", flow.retransmits));
-    }
+    table.resent(kind, flow.retransmits);
     let per_message = flow.allocations as f64 / flow.messages.max(1) as f64;
     table.add(&D10, per_message, None);
     table.note(&D10, backend);

@@ -110,6 +110,8 @@ rows! {
 struct Samples {
     ours: Vec<f64>,
     peer: Vec<f64>,
+    /// Packets sent again, all rounds together.
+    resent: u64,
     notes: Vec<String>,
 }
 
@@ -201,6 +203,13 @@ impl Table {
         }
     }
 
+    /// Packets that were lost and sent again: the figure is not what the link can do.
+    pub(crate) fn resent(&mut self, kind: &Kind, packets: u64) {
+        if let Some(s) = self.of(kind) {
+            s.resent += packets;
+        }
+    }
+
     /// Something a reader has to know, once.
     pub(crate) fn note(&mut self, kind: &Kind, note: impl Into<String>) {
         let note = note.into();
@@ -241,11 +250,13 @@ impl Table {
                 Some(false) => "no",
                 None => "–",
             };
-            let notes = if s.notes.is_empty() {
-                String::new()
-            } else {
-                format!("; {}", s.notes.join("; "))
-            };
+            let mut notes = String::new();
+            if s.resent != 0 {
+                let _ = write!(notes, "; {} packets sent again", s.resent);
+            }
+            for note in &s.notes {
+                let _ = write!(notes, "; {note}");
+            }
             let _ = writeln!(
                 out,
                 "| {} | {}, {}{notes} | {} | {} | {} | {ratio} | {} | {met} |",
@@ -286,6 +297,7 @@ impl Table {
                     "ratio": s.ratio().map(Spread::json),
                     "target": kind.goal(),
                     "met": kind.met(s),
+                    "packets_sent_again": s.resent,
                     "notes": s.notes,
                 })
             })
