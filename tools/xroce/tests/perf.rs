@@ -217,8 +217,10 @@ fn raw_rate_on_veth() {
         let received = receiver.finish().json();
         // How many depends on who else wants the cores.
         assert!(received["frames"].as_u64().unwrap() > 0, "{received}");
+        // A ping that was given up for lost may have been echoed all the same, only late.
+        let left = sent["frames"].as_u64().unwrap() + sent["lost"].as_u64().unwrap();
         assert!(
-            sent["frames"].as_u64() >= received["frames"].as_u64(),
+            left >= received["frames"].as_u64().unwrap(),
             "{sent} {received}"
         );
         assert_eq!(sent["frame"], frame);
