@@ -11,6 +11,7 @@ mod common;
 use common::{ALL_ACCESS, Host, pattern};
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
+#[cfg(feature = "xdp")]
 use xroce_net::neigh;
 use xroce_net::udp::{UdpConfig, UdpPort};
 use xroce_proto::qp::{QpAttr, QpInit};
@@ -130,6 +131,7 @@ fn host<D: Datapath>(port: D, ns: &Netns, v6: bool, mac: MacAddr) -> Host<D> {
     host
 }
 
+#[cfg(feature = "xdp")]
 fn mac_of(ns: &Netns) -> MacAddr {
     ns.run(|| neigh::interface(ns.ifname()).unwrap().mac)
 }

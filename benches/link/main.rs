@@ -68,13 +68,6 @@ impl Lab {
     }
 }
 
-/// Percentile of sorted values; 0 if there are none.
-pub(crate) fn percentile(sorted: &[u64], p: usize) -> f64 {
-    sorted
-        .get(sorted.len() * p / 100)
-        .map_or(0.0, |&v| v as f64)
-}
-
 /// What a reader of the row has to know, and the flow's share in D10.
 pub(crate) fn note_flow(table: &mut Table, kind: &Kind, backend: &str, flow: &Flow) {
     table.resent(kind, flow.retransmits);

@@ -9,7 +9,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 use crate::rows::{D1, D2_1024, D2_4096, D3_P50, D3_P99, Kind};
 use crate::support::threads::{Load, flood, ping_pong};
 use crate::support::{Op, Pair, Place};
-use crate::{Lab, Outcome, note_flow, percentile, raw};
+use crate::{Lab, Outcome, note_flow, raw};
 
 /// Receive chunks, as `xroce perf` has them: with fewer a receiver that loses its core for a
 /// moment loses packets.
@@ -107,4 +107,11 @@ fn end(ns: &Netns) -> Outcome<(XdpPort, Place)> {
     };
     debug_assert!(port.caps().mtu >= 4180);
     Ok((port, place))
+}
+
+/// Percentile of sorted values; 0 if there are none.
+fn percentile(sorted: &[u64], p: usize) -> f64 {
+    sorted
+        .get(sorted.len() * p / 100)
+        .map_or(0.0, |&v| v as f64)
 }
