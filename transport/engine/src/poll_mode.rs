@@ -1,4 +1,4 @@
-//! Spinning, or spinning and then sleeping.
+//! Spinning, or spinning for a moment and then sleeping: the one rule for whoever drives an engine.
 
 use std::io;
 use std::time::Duration as StdDuration;
@@ -13,23 +13,20 @@ use crate::engine::{Engine, Work};
 pub enum PollMode {
     /// Never sleeps: lowest latency, one core.
     Busy,
-    /// Sleeps in the port's `wait` after so long without work; two engines share a core well.
-    Adaptive {
-        /// Time without work before the first sleep.
-        spin: Duration,
-    },
+    /// Without work it offers its core to others, then sleeps in the port's `wait`: two engines
+    /// share a core well.
+    Adaptive,
 }
 
-impl PollMode {
-    /// Adaptive with 50 µs of spinning: longer than a round trip on veth, shorter than a person
-    /// or a scheduler notices.
-    pub const ADAPTIVE: Self = Self::Adaptive {
-        spin: Duration::from_micros(50),
-    };
-}
-
-/// Longest sleep, so that a caller sees its stop flag.
-const SLEEP_MAX: StdDuration = StdDuration::from_millis(50);
+/// Without work for so long, an adaptive engine offers its core to others in every turn.
+const SPIN: Duration = Duration::from_micros(5);
+/// Without work for so long, it sleeps. Longer than it takes to wake the other side (50 to 100 µs
+/// here): otherwise each side falls asleep while the other wakes, and every message of a ping-pong
+/// pays for a wake-up.
+const AWAKE: Duration = Duration::from_micros(1_000);
+/// Longest sleep: a caller has other things to look at (a side channel, a stop flag) that cannot
+/// wake the port.
+const SLEEP_MAX: StdDuration = StdDuration::from_micros(500);
 
 /// Drives an engine according to a [`PollMode`].
 #[derive(Clone, Copy, Debug)]
@@ -48,35 +45,31 @@ impl Poller {
         }
     }
 
-    /// One poll, and a sleep if the mode says so. `busy` tells that the caller has work of its
-    /// own to do right after.
+    /// One poll; if there was nothing to do, what the mode says.
     ///
     /// # Errors
     /// The port is broken.
-    pub fn step<D: Datapath>(
-        &mut self,
-        engine: &mut Engine<D>,
-        now: Instant,
-        busy: bool,
-    ) -> io::Result<Work> {
+    #[inline]
+    pub fn step<D: Datapath>(&mut self, engine: &mut Engine<D>, now: Instant) -> io::Result<Work> {
         let work = engine.poll_once(now)?;
-        if busy || !work.is_idle() {
+        if !work.is_idle() {
             self.last_work = now;
             return Ok(work);
         }
-        let PollMode::Adaptive { spin } = self.mode else {
-            return Ok(work);
-        };
-        if now.since(self.last_work) < spin {
-            return Ok(work);
+        let idle = now.since(self.last_work);
+        match self.mode {
+            PollMode::Adaptive if idle >= AWAKE => doze(engine, now)?,
+            PollMode::Adaptive if idle >= SPIN => std::thread::yield_now(),
+            _ => std::hint::spin_loop(),
         }
-        let until = match engine.next_deadline() {
-            Some(deadline) => {
-                StdDuration::from_nanos(deadline.since(now).as_nanos()).min(SLEEP_MAX)
-            }
-            None => SLEEP_MAX,
-        };
-        engine.wait(until)?;
         Ok(work)
     }
+}
+
+#[cold]
+fn doze<D: Datapath>(engine: &mut Engine<D>, now: Instant) -> io::Result<()> {
+    let until = engine.next_deadline().map_or(SLEEP_MAX, |deadline| {
+        StdDuration::from_nanos(deadline.since(now).as_nanos()).min(SLEEP_MAX)
+    });
+    engine.wait(until)
 }

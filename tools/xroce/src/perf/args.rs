@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
+use xroce_engine::PollMode;
 
 use super::plan::{self, Limit, Op, Plan, Test};
 
@@ -60,6 +61,15 @@ pub(crate) enum Poll {
     /// Spin for a moment, then sleep until a packet or a timer wakes.
     #[default]
     Adaptive,
+}
+
+impl From<Poll> for PollMode {
+    fn from(poll: Poll) -> Self {
+        match poll {
+            Poll::Busy => Self::Busy,
+            Poll::Adaptive => Self::Adaptive,
+        }
+    }
 }
 
 /// The data port of either side.

@@ -5,16 +5,15 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
-use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Engine, EngineConfig, Mr};
+use xroce_engine::{Engine, EngineConfig, Mr, Poller};
 use xroce_net::datapath::Datapath;
 use xroce_net::neigh;
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::time::{Duration, Instant};
-use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
+use xroce_proto::time::Instant;
+use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn};
@@ -30,14 +29,6 @@ const REAP: usize = 32;
 const RECV_BIT: u64 = 1 << 63;
 /// Position of the index of the queue pair in a `wr_id`; the message number is below.
 const QP_SHIFT: u32 = 48;
-/// Without work for so long, an adaptive engine offers its core to others in every turn.
-const SPIN: Duration = Duration::from_micros(5);
-/// Without work for so long, it sleeps. Longer than it takes to wake the other side (50 to 100 µs
-/// here): otherwise each side falls asleep while the other wakes, and every message of a ping-pong
-/// pays for a wake-up.
-const AWAKE: Duration = Duration::from_micros(1_000);
-/// Longest sleep: the side channel cannot wake the port.
-const SLEEP_MAX: StdDuration = StdDuration::from_micros(500);
 /// A neighbour is waited for so long, in ms.
 const RESOLVE_MS: u64 = 3_000;
 /// RoCE source ports are taken from here up, so that every queue pair is a flow of its own.
@@ -134,7 +125,7 @@ impl<D: Datapath> Node<D> {
             && has >= depth
         {
             // What queue pairs of an earlier step left.
-            while self.engine.poll_cq(cq, &mut [NO_COMPLETION; REAP]) > 0 {}
+            while self.engine.poll_cq(cq, &mut [Completion::EMPTY; REAP]) > 0 {}
             return Ok(cq);
         }
         let depth = depth.next_power_of_two();
@@ -178,8 +169,7 @@ pub(crate) struct Flow<'n, D: Datapath> {
     qps: Vec<Qpn>,
     shape: Shape,
     icrc_errors_before: u64,
-    poll: Poll,
-    last_work: Instant,
+    poller: Poller,
 }
 
 /// Where the peer is.
@@ -219,8 +209,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
                 round: None,
             },
             icrc_errors_before: 0,
-            poll,
-            last_work: Instant::from_nanos(0),
+            poller: Poller::new(poll.into()),
         })
     }
 
@@ -317,27 +306,10 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// The port failed.
     #[inline]
     pub(crate) fn turn(&mut self, now: Instant) -> Result<()> {
-        let work = self.node.engine.poll_once(now).context("the port failed")?;
-        if !work.is_idle() {
-            self.last_work = now;
-            return Ok(());
-        }
-        let idle = now.since(self.last_work);
-        match self.poll {
-            Poll::Adaptive if idle >= AWAKE => return self.doze(now),
-            Poll::Adaptive if idle >= SPIN => std::thread::yield_now(),
-            _ => std::hint::spin_loop(),
-        }
+        self.poller
+            .step(&mut self.node.engine, now)
+            .context("the port failed")?;
         Ok(())
-    }
-
-    #[cold]
-    fn doze(&mut self, now: Instant) -> Result<()> {
-        let engine = &mut self.node.engine;
-        let until = engine.next_deadline().map_or(SLEEP_MAX, |deadline| {
-            StdDuration::from_nanos(deadline.since(now).as_nanos()).min(SLEEP_MAX)
-        });
-        engine.wait(until).context("the port failed")
     }
 
     fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
@@ -429,7 +401,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     pub(crate) fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
         let Some(cq) = self.cq else { return Ok(()) };
         loop {
-            let mut batch = [NO_COMPLETION; REAP];
+            let mut batch = [Completion::EMPTY; REAP];
             let n = self.node.engine.poll_cq(cq, &mut batch);
             for wc in batch.iter().take(n) {
                 if wc.status != WcStatus::Success {
@@ -508,14 +480,3 @@ impl<D: Datapath> Drop for Flow<'_, D> {
         let _ = self.node.engine.dereg_mr(self.mr.lkey);
     }
 }
-
-/// Room for a completion.
-const NO_COMPLETION: Completion = Completion {
-    wr_id: 0,
-    status: WcStatus::Success,
-    opcode: WcOpcode::Send,
-    flags: WcFlags::empty(),
-    byte_len: 0,
-    qpn: Qpn::GSI,
-    imm: [0; 4],
-};
