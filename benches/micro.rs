@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::time::Duration as StdDuration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use support::{NO_COMPLETION, Op, Pair};
+use support::{Op, Pair};
 use xroce_net::datapath::Link;
 use xroce_proto::memory::{Access, Grant, KeyError, Memory, Pd, Revoked};
 use xroce_proto::qp::{Arrival, Cx, Qp, QpAttr, QpInit};
@@ -179,7 +179,7 @@ impl Side {
         let mut init = QpInit::rc(Pd(1), Cq(0), Cq(1));
         init.max_send_wr = 128;
         init.max_recv_wr = 128;
-        let mut sink = Last(NO_COMPLETION);
+        let mut sink = Last(Completion::EMPTY);
         let mut qp = Qp::new(OWN, init, Lower::Ethernet).expect("a QP");
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         for attr in [

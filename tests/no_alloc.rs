@@ -6,62 +6,19 @@
 )]
 
 mod common;
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::Write as _;
 
-use common::{Host, NO_COMPLETION};
+use common::Host;
+use counting::allocations;
 use xroce_net::datapath::Datapath;
 use xroce_net::sim::{LoopConfig, SimNet, loop_pair};
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::time::Instant;
-use xroce_proto::wc::WcStatus;
+use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::SendOp;
 use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
-
-/// The system's allocator, counting what this thread asks for.
-struct Counting;
-
-thread_local! {
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more, and nobody reads it.
-    let _ = ASKED.try_with(|n| n.set(n.get() + 1));
-}
-
-// SAFETY: every call is passed on unchanged to `System`, which keeps the contract of the trait;
-// counting neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
-
-/// Allocations of this thread while `body` runs.
-fn allocations(body: impl FnOnce()) -> u64 {
-    let before = ASKED.with(Cell::get);
-    body();
-    ASKED.with(Cell::get) - before
-}
 
 const MTU: PathMtu = PathMtu::Mtu1024;
 
@@ -123,7 +80,7 @@ fn post<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], n: u64) {
 /// Exchanges `messages`; both ends are polled in turn.
 fn exchange<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], now: &mut u64, messages: u64) {
     let (mut posted, mut done) = (0, 0);
-    let mut batch = [NO_COMPLETION; 32];
+    let mut batch = [Completion::EMPTY; 32];
     while done < messages {
         while posted < messages && posted - done < DEPTH {
             post(hosts, qpns, posted);

@@ -10,8 +10,9 @@
     reason = "a bench talks, in figures for people"
 )]
 
-mod alloc;
 mod callgrind;
+#[path = "../../tests/counting/mod.rs"]
+mod counting;
 mod iperf;
 mod kernel;
 mod machine;
@@ -199,9 +200,9 @@ fn allocations_in_memory(lab: &mut Lab) {
     let mut pair = Pair::in_memory(Link::Ethernet, PathMtu::Mtu4096, 1);
     for (op, size) in [(Op::Send, 64), (Op::Write, 8192), (Op::Read, 8192)] {
         pair.stream(op, size, COUNT);
-        let before = alloc::asked();
+        let before = counting::asked();
         pair.stream(op, size, COUNT);
-        let asked = alloc::asked() - before;
+        let asked = counting::asked() - before;
         lab.table.add(&D10, asked as f64 / COUNT as f64, None);
     }
     lab.table.note(&D10, "in memory");

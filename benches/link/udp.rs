@@ -134,7 +134,7 @@ impl UdpLink {
         let sides = &self.sides;
         let (flow, tcp) = lab.measure(
             &mut self.pair,
-            |pair| flood(pair, load, time, crate::alloc::asked),
+            |pair| flood(pair, load, time, crate::counting::asked),
             |_| tcp(sides, seconds),
         );
         let ours = flow.messages_per_second() * f64::from(LARGE) * 8.0;
@@ -167,7 +167,7 @@ impl UdpLink {
         let [from, to] = &self.sockets;
         let (flow, bare) = lab.measure(
             &mut self.pair,
-            |pair| flood(pair, load, time, crate::alloc::asked),
+            |pair| flood(pair, load, time, crate::counting::asked),
             |_| kernel::flood(from, to, time),
         );
         note_flow(&mut lab.table, &D5, "UDP", &flow);

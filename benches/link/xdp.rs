@@ -68,7 +68,7 @@ impl XdpLink {
         let packets = f64::from(load.mtu.packets(load.size));
         let (flow, raw) = lab.measure(
             &mut self.pair,
-            |pair| flood(pair, load, time, crate::alloc::asked),
+            |pair| flood(pair, load, time, crate::counting::asked),
             |pair| raw::flood(pair, frame, time),
         );
         note_flow(&mut lab.table, kind, "AF_XDP", &flow);

@@ -14,7 +14,7 @@ use xroce_net::datapath::{Datapath, Link};
 use xroce_net::sim::{LoopConfig, LoopPort, loop_pair};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
+use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn};
@@ -56,17 +56,6 @@ pub struct End<D: Datapath> {
     pub mr: Mr,
     pub qpns: Vec<Qpn>,
 }
-
-/// Filler for arrays of completions.
-pub const NO_COMPLETION: Completion = Completion {
-    wr_id: 0,
-    status: WcStatus::GeneralErr,
-    opcode: WcOpcode::Send,
-    flags: WcFlags::empty(),
-    byte_len: 0,
-    qpn: Qpn::new(0),
-    imm: [0; 4],
-};
 
 impl<D: Datapath> End<D> {
     fn new(port: D, place: Place) -> Self {
@@ -210,7 +199,7 @@ impl Pair {
         let [from, to] = &mut self.ends;
         let qps = from.qpns.len();
         let send_op = to.target(op);
-        let mut batch = [NO_COMPLETION; REAP];
+        let mut batch = [Completion::EMPTY; REAP];
         if op == Op::Send {
             for i in 0..qps {
                 while to.post_recv(to.qpns[i], size) {}
@@ -262,7 +251,7 @@ impl<D: Datapath> Pair<D> {
                 // It exists: nobody else destroys it.
                 let _ = end.engine.destroy_qp(qpn);
             }
-            while end.engine.poll_cq(end.cq, &mut [NO_COMPLETION; REAP]) != 0 {}
+            while end.engine.poll_cq(end.cq, &mut [Completion::EMPTY; REAP]) != 0 {}
         }
     }
 }

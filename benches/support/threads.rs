@@ -7,11 +7,11 @@ use std::thread::{self, ScopedJoinHandle};
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
-use xroce_proto::wc::WcOpcode;
+use xroce_proto::wc::{Completion, WcOpcode};
 use xroce_proto::wr::SendOp;
 use xroce_wire::newtypes::PathMtu;
 
-use super::{End, NO_COMPLETION, Op, Pair, REAP};
+use super::{End, Op, Pair, REAP};
 
 /// Allocations of the calling thread so far, if somebody counts them.
 pub type AllocationCount = fn() -> u64;
@@ -120,7 +120,7 @@ fn send<D: Datapath>(
     let qpn = end.qpns[0];
     // A completion for every message would cost as much as a small message itself.
     let interval = (load.depth / 4).clamp(1, 16);
-    let mut batch = [NO_COMPLETION; REAP];
+    let mut batch = [Completion::EMPTY; REAP];
     let (mut posted, mut done) = (0, 0);
     let mut now = clock::now();
     let begin = now + Duration::from_nanos(time.as_nanos() / 10);
@@ -171,7 +171,7 @@ fn receive<D: Datapath>(
 ) -> u64 {
     let qpn = end.qpns[0];
     while load.op == Op::Send && end.post_recv(qpn, load.size) {}
-    let mut batch = [NO_COMPLETION; REAP];
+    let mut batch = [Completion::EMPTY; REAP];
     let (mut seen, mut before, mut allocations) = (WARM_UP, 0, 0);
     loop {
         end.engine.poll_once(clock::now()).expect("the port works");
@@ -242,7 +242,7 @@ fn pong<D: Datapath>(end: &mut End<D>, size: u32, phase: &AtomicU8) -> bool {
 /// One poll; how many SENDs have arrived.
 fn received<D: Datapath>(end: &mut End<D>, now: Instant) -> usize {
     end.engine.poll_once(now).expect("the port works");
-    let mut batch = [NO_COMPLETION; REAP];
+    let mut batch = [Completion::EMPTY; REAP];
     let n = end.reap(&mut batch);
     batch[..n]
         .iter()

@@ -27,7 +27,7 @@ use xroce_net::sim::{Impairment, LinkId, PortConfig, SimNet, SimPort};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
+use xroce_proto::wc::{Completion, Cq};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn, Va, VlanTci};
@@ -141,7 +141,7 @@ impl<D: Datapath> Host<D> {
     /// All completions that are there.
     pub fn completions(&mut self) -> Vec<Completion> {
         let mut all = Vec::new();
-        let mut batch = [NO_COMPLETION; 64];
+        let mut batch = [Completion::EMPTY; 64];
         loop {
             let n = self.engine.poll_cq(self.cq, &mut batch);
             if n == 0 {
@@ -157,17 +157,6 @@ impl<D: Datapath> Host<D> {
         out
     }
 }
-
-/// Filler for arrays of completions.
-pub const NO_COMPLETION: Completion = Completion {
-    wr_id: 0,
-    status: WcStatus::GeneralErr,
-    opcode: WcOpcode::Send,
-    flags: WcFlags::empty(),
-    byte_len: 0,
-    qpn: Qpn::new(0),
-    imm: [0; 4],
-};
 
 /// What two hosts and the network between them are made of.
 #[derive(Clone, Debug)]

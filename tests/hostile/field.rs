@@ -9,7 +9,7 @@ use xroce_net::datapath::{Datapath, Link, TxMeta};
 use xroce_net::sim::{Fate as Happened, Rng, SimPort};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpInit, QpState};
-use xroce_proto::wc::Cq;
+use xroce_proto::wc::{Completion, Cq};
 use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::frame::{Frame, UdpMeta};
 use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey};
@@ -18,7 +18,7 @@ use xroce_wire::packet::Packet;
 use crate::common::lane::{Lane, pools};
 use crate::common::model::Model;
 use crate::common::script::{Fate, Limits};
-use crate::common::{ALL_ACCESS, NO_COMPLETION, SRC_PORT, Setup, World};
+use crate::common::{ALL_ACCESS, SRC_PORT, Setup, World};
 use crate::frames::{Attack, Shot};
 
 /// Bytes the peer of the attacked QP may write, and bytes it may read only.
@@ -365,7 +365,7 @@ impl Victim {
 
     /// A QP that died of an attack is connected anew; now and then it is another QP.
     fn revive(&mut self, world: &mut World, rng: &mut Rng) {
-        let mut batch = [NO_COMPLETION; 64];
+        let mut batch = [Completion::EMPTY; 64];
         for i in [0, 1] {
             loop {
                 let n = world.hosts[i].engine.poll_cq(self.cqs[i], &mut batch);

@@ -2,7 +2,7 @@
 
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::qp::{QpAttr, QpState};
-use xroce_proto::wc::{Event, WcStatus};
+use xroce_proto::wc::{Completion, Event, WcStatus};
 use xroce_proto::wr::{SendOp, Sge};
 use xroce_wire::newtypes::{LKey, Qpn};
 
@@ -108,7 +108,7 @@ fn case_78_a_full_completion_queue_is_an_event_and_the_end_of_its_queue_pairs() 
     assert_eq!(engine.poll_event(), None);
     assert!(engine.stats().cq_overflows >= 4);
     // What there was room for is not lost, and not touched.
-    let mut wcs = [crate::common::NO_COMPLETION; 8];
+    let mut wcs = [Completion::EMPTY; 8];
     assert_eq!(engine.poll_cq(small, &mut wcs), 4);
     assert_eq!(ids(&wcs[..4]), ok(&[0, 1, 2, 3]));
     // The others on this engine have another CQ.

@@ -1,58 +1,17 @@
 //! After warm-up no backend allocates: neither per frame nor per burst (house rule 11).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../tests/counting/mod.rs"]
+mod counting;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use counting::allocations;
 use xroce_net::datapath::{Datapath, Link, TxMeta};
 use xroce_net::sim::{Impairment, LoopConfig, PortConfig, SimNet, loop_pair};
 use xroce_net::udp::{UdpConfig, UdpPort};
 use xroce_wire::newtypes::Gid;
-
-/// The system's allocator, counting what this thread asks for.
-struct Counting;
-
-thread_local! {
-    static ASKED: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more, and nobody reads it.
-    let _ = ASKED.try_with(|n| n.set(n.get() + 1));
-}
-
-// SAFETY: every call is passed on unchanged to `System`, which keeps the contract of the trait;
-// counting neither allocates nor unwinds.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(ptr, layout, new_size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
-
-/// Allocations of this thread while `body` runs.
-fn allocations(body: impl FnOnce()) -> u64 {
-    let before = ASKED.with(Cell::get);
-    body();
-    ASKED.with(Cell::get) - before
-}
 
 /// Frames of several sizes from `a`, with all that an engine calls.
 fn send(a: &mut impl Datapath, dst: Gid, n: usize) {

@@ -20,10 +20,6 @@ pub enum Why {
     OutOfSequence,
     /// A duplicate that has no answer (unknown READ).
     Duplicate,
-    /// A response for something never sent or long acknowledged.
-    GhostResponse,
-    /// The operation is not implemented for this QP type.
-    Unsupported,
 }
 
 /// A refused packet.

@@ -87,6 +87,19 @@ pub struct Completion {
     pub imm: [u8; 4],
 }
 
+impl Completion {
+    /// Filler for an array to be polled into: stands for nothing that completed.
+    pub const EMPTY: Self = Self {
+        wr_id: 0,
+        status: WcStatus::GeneralErr,
+        opcode: WcOpcode::Send,
+        flags: WcFlags::empty(),
+        byte_len: 0,
+        qpn: Qpn::new(0),
+        imm: [0; 4],
+    };
+}
+
 /// Completion queue handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Cq(pub u32);

@@ -1,7 +1,7 @@
 //! The cache lines of a QP, pinned in size: a sent packet touches [`TxHot`], a received request
 //! [`RxHot`]; everything else is colder.
 
-use xroce_wire::newtypes::{Msn, PathMtu, Psn, Va};
+use xroce_wire::newtypes::{Msn, PathMtu, Psn};
 use xroce_wire::syndrome::{NakCode, RnrTimer};
 
 use super::QpState;
@@ -114,8 +114,6 @@ pub(super) struct RxHot {
     /// Last PSN of the latest READ, and whether there was one: a re-ACK must not pass it.
     pub(super) has_read: bool,
     pub(super) last_read_psn: Psn,
-    /// Remote address of the WRITE in progress, for reports.
-    pub(super) write_va: Va,
 }
 
 const _: () = assert!(size_of::<RxHot>() == 64);
@@ -134,7 +132,6 @@ impl RxHot {
             rnr_sent: false,
             has_read: false,
             last_read_psn: Psn::new(0),
-            write_va: Va::new(0),
         }
     }
 }

@@ -356,8 +356,7 @@ impl Qp {
         pkt: &Packet<'_>,
     ) {
         let info = pkt.info();
-        if let Err(why) = self.admit(from, pkt) {
-            debug_assert!(!matches!(why, Why::OutOfSequence));
+        if self.admit(from, pkt).is_err() {
             self.counters.discards += 1;
             return;
         }

@@ -277,7 +277,6 @@ impl Qp {
         if let Some((reth, grant)) = named {
             self.rx.grant = grant;
             self.rx.write_len = reth.len;
-            self.rx.write_va = reth.va;
             self.rx.received = 0;
         }
         if !payload.is_empty() {

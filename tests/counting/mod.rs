@@ -1,4 +1,6 @@
-//! The system's allocator, counting what each thread asks for.
+//! The system's allocator, counting what each thread asks for. Whatever includes this file gets it
+//! as its global allocator.
+#![allow(dead_code, reason = "each includer uses its own part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -41,4 +43,11 @@ static GLOBAL: Counting = Counting;
 /// Allocations of this thread so far.
 pub(crate) fn asked() -> u64 {
     ASKED.with(Cell::get)
+}
+
+/// Allocations of this thread while `body` runs.
+pub(crate) fn allocations(body: impl FnOnce()) -> u64 {
+    let before = asked();
+    body();
+    asked() - before
 }
