@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #define MAX_TIMEOUT_MS 600000
+/* rxe gives the kernel's flag (IB_WC_WITH_INVALIDATE) to its users, who have another value. */
+#define RXE_WC_WITH_INV (1 << 2)
 
 /* What send and recv have in common: n requests, each a step on from the one before. */
 struct series {
@@ -263,9 +265,9 @@ int verb_bind(const struct request *r, struct answer *a)
 static void say_completion(struct answer *a, const struct ibv_wc *wc)
 {
     /* Without one of the flags nothing was written there. */
-    uint32_t imm = wc->wc_flags & IBV_WC_WITH_INV   ? wc->invalidated_rkey
-                   : wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data)
-                                                    : 0;
+    uint32_t imm = wc->wc_flags & (IBV_WC_WITH_INV | RXE_WC_WITH_INV) ? wc->invalidated_rkey
+                   : wc->wc_flags & IBV_WC_WITH_IMM                   ? ntohl(wc->imm_data)
+                                                                      : 0;
     say(a, "wc=%llu:%d:%d:%u:%u:0x%x:0x%x:0x%x:0x%x", (unsigned long long)wc->wr_id, wc->status,
         wc->opcode, wc->byte_len, wc->wc_flags, imm, wc->qp_num, wc->src_qp, wc->vendor_err);
 }
