@@ -6,7 +6,7 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
 use super::message::{Message, QpData};
-use super::node::{Area, Done};
+use super::node::{Area, Attributes, Done, FULL_ACCESS};
 use super::pattern::{MessageId, Pattern};
 use super::plan::{Op, Plan, Shape, Step, Test};
 use super::talk::{Talk, unexpected};
@@ -70,9 +70,10 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
             done: Vec::with_capacity(64),
             buffer: vec![0; step.size as usize],
         };
-        let qps = answer.talk.flow.start_step(shape)?;
+        let qps = answer.talk.flow.start_step(shape, FULL_ACCESS)?;
         answer.prepare(messages)?;
-        answer.talk.flow.connect_step(&qps, theirs)?;
+        let attributes = Attributes::default();
+        answer.talk.flow.connect_step(&qps, theirs, attributes)?;
         answer.talk.say(&Message::Ready { qps })?;
         while answer.round()? {}
         Ok(())
@@ -98,7 +99,7 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
                     }
                 }
                 Op::Send => {
-                    for _ in 0..messages.min(self.shape.receives().into()) {
+                    for _ in 0..messages.min(self.shape.receives.into()) {
                         self.post_recv(qp)?;
                     }
                 }

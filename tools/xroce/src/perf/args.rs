@@ -9,6 +9,10 @@ use super::plan::{self, Limit, Op, Plan, Test};
 
 /// TCP port of the side channel unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 18_715;
+/// The same for perftest and ibv_rc_pingpong.
+const COMPAT_PORT: u16 = 18_515;
+/// Milliseconds per measurement unless told otherwise.
+const DEFAULT_MILLIS: u64 = 2_000;
 
 /// `xroce perf …`.
 #[derive(Subcommand, Debug)]
@@ -121,12 +125,146 @@ pub(crate) struct ServerArgs {
     /// Address to listen on for clients [default: all]
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<IpAddr>,
-    /// TCP port to listen on for clients; 0 lets the system choose
-    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
-    pub port: u16,
+    /// TCP port to listen on for clients; 0 lets the system choose [default: 18715, with --compat
+    /// 18515]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
     /// Serve one client and end
     #[arg(long)]
     pub once: bool,
+    /// Only with --compat: otherwise the client says what to measure.
+    #[command(
+        flatten,
+        next_help_heading = "What to measure (only with --compat, otherwise the client decides)"
+    )]
+    pub what: TestArgs,
+}
+
+/// Programs that `xroce perf` can have as its peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Compat {
+    /// ib_send_bw, ib_write_bw, ib_read_bw, ib_send_lat, ib_write_lat or ib_read_lat of perftest:
+    /// --op and --test say which.
+    Perftest,
+    /// ibv_rc_pingpong of rdma-core.
+    Pingpong,
+}
+
+impl std::fmt::Display for Compat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Perftest => "perftest",
+            Self::Pingpong => "pingpong",
+        })
+    }
+}
+
+impl Compat {
+    /// Names of the programs.
+    pub(crate) fn peers(self) -> &'static str {
+        match self {
+            Self::Perftest => "ib_send_bw, ib_write_bw, ...",
+            Self::Pingpong => "ibv_rc_pingpong -g INDEX",
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TestArgs {
+    /// Measure with another program as the peer; both are given the same options
+    #[arg(long, value_enum, value_name = "PROGRAM")]
+    pub compat: Option<Compat>,
+    /// Operations, separated by commas [default: send]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub op: Vec<Op>,
+    /// Bandwidth or latency, or both separated by a comma [default: bw]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub test: Vec<Test>,
+    /// Message size in bytes, like 64, 4k, 1m [default: 64k, for latency 2, for pingpong 4k]
+    #[arg(long, value_parser = plan::parse_size, value_name = "N")]
+    pub size: Option<u32>,
+    /// Several message sizes: a list separated by commas, or "all" for 2 B to 1 MB (perftest: only
+    /// "all", its -a, for 2 B to 8 MB)
+    #[arg(long, value_parser = SizesParser, value_name = "LIST", conflicts_with = "size")]
+    pub sizes: Option<Sizes>,
+    /// Outstanding messages per queue pair (bandwidth) [default: 64, perftest 128]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_DEPTH)))]
+    pub depth: Option<u32>,
+    /// Receives kept posted per queue pair (only with --compat) [default: 512, pingpong 500]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_RX_DEPTH)))]
+    pub rx_depth: Option<u32>,
+    /// Queue pairs (bandwidth) [default: 1]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_QPS)))]
+    pub qps: Option<u32>,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest both links carry, for pingpong
+    /// 1024]
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
+    pub mtu: Option<u32>,
+    /// Messages per queue pair and measurement [with --compat default: 1000, WRITE bandwidth 5000]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=plan::MAX_MESSAGES))]
+    pub messages: Option<u64>,
+    /// Both sides send (perftest bandwidth)
+    #[arg(long)]
+    pub bidirectional: bool,
+    /// Compare every message with what was sent, on the far side too
+    #[arg(long)]
+    pub verify: bool,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Seconds to wait for the other side to answer [default: 5, with --compat 30]
+    #[arg(long, value_name = "S", value_parser = parse_seconds)]
+    pub timeout: Option<u64>,
+}
+
+impl TestArgs {
+    /// The first option given that says what to measure.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("--op", !self.op.is_empty()),
+            ("--test", !self.test.is_empty()),
+            ("--size", self.size.is_some()),
+            ("--sizes", self.sizes.is_some()),
+            ("--depth", self.depth.is_some()),
+            ("--rx-depth", self.rx_depth.is_some()),
+            ("--qps", self.qps.is_some()),
+            ("--mtu", self.mtu.is_some()),
+            ("--messages", self.messages.is_some()),
+            ("--bidirectional", self.bidirectional),
+            ("--verify", self.verify),
+            ("--json", self.json),
+            ("--timeout", self.timeout.is_some()),
+        ];
+        given.iter().find(|(_, is)| *is).map(|(name, _)| *name)
+    }
+
+    /// The first option given that only another program as the peer gives a meaning.
+    pub(crate) fn only_compat(&self) -> Option<&'static str> {
+        let given = [
+            ("--rx-depth", self.rx_depth.is_some()),
+            ("--bidirectional", self.bidirectional),
+        ];
+        given.iter().find(|(_, is)| *is).map(|(name, _)| *name)
+    }
+
+    /// TCP port unless told otherwise.
+    pub(crate) fn usual_port(&self) -> u16 {
+        match self.compat {
+            Some(_) => COMPAT_PORT,
+            None => DEFAULT_PORT,
+        }
+    }
+
+    /// Milliseconds to wait for the other side to answer.
+    pub(crate) fn timeout(&self) -> u64 {
+        let usual = if self.compat.is_some() { 30_000 } else { 5_000 };
+        self.timeout.unwrap_or(usual)
+    }
 }
 
 /// `xroce perf client`.
@@ -137,49 +275,14 @@ pub(crate) struct ClientArgs {
     pub server: String,
     #[command(flatten)]
     pub port_args: PortArgs,
-    /// TCP port of the server
-    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT",
-          value_parser = clap::value_parser!(u16).range(1..))]
-    pub port: u16,
-    /// Operations, separated by commas
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "send")]
-    pub op: Vec<Op>,
-    /// Bandwidth or latency, or both separated by a comma
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "bw")]
-    pub test: Vec<Test>,
-    /// Message size in bytes, like 64, 4k, 1m [default: 64k, for latency 2]
-    #[arg(long, value_parser = plan::parse_size, value_name = "N")]
-    pub size: Option<u32>,
-    /// Several message sizes: a list separated by commas, or "all" for 2 B to 1 MB
-    #[arg(long, value_parser = SizesParser, value_name = "LIST", conflicts_with = "size")]
-    pub sizes: Option<Sizes>,
-    /// Outstanding messages per queue pair (bandwidth)
-    #[arg(long, default_value_t = 64, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_DEPTH)))]
-    pub depth: u32,
-    /// Queue pairs (bandwidth)
-    #[arg(long, default_value_t = 1, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_QPS)))]
-    pub qps: u32,
-    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest both links carry]
-    #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
-    pub mtu: Option<u32>,
-    /// Messages per queue pair and measurement
-    #[arg(long, value_name = "N", conflicts_with = "seconds",
-          value_parser = clap::value_parser!(u64).range(1..=plan::MAX_MESSAGES))]
-    pub messages: Option<u64>,
-    /// Seconds per measurement
-    #[arg(long, default_value = "2", value_name = "S", value_parser = parse_seconds)]
-    pub seconds: u64,
-    /// Compare every message with what was sent, on the far side too
-    #[arg(long)]
-    pub verify: bool,
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
-    /// Seconds to wait for the server to answer
-    #[arg(long, default_value = "5", value_name = "S", value_parser = parse_seconds)]
-    pub timeout: u64,
+    /// TCP port of the server [default: 18715, with --compat 18515]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    #[command(flatten)]
+    pub what: TestArgs,
+    /// Seconds per measurement [default: 2]
+    #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "messages")]
+    pub seconds: Option<u64>,
     /// Print a line of JSON on standard error for each finished measurement
     #[arg(long, hide = true)]
     pub progress_json: bool,
@@ -194,27 +297,32 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     /// What was asked for, not yet checked.
     pub(crate) fn plan(&self) -> Plan {
-        let default_size = if self.test == [Test::Lat] {
-            2
+        let test = &self.what;
+        let tests = if test.test.is_empty() {
+            vec![Test::Bw]
         } else {
-            64 << 10
+            test.test.clone()
         };
-        let sizes = match (&self.sizes, self.size) {
-            (Some(list), _) => list.0.clone(),
+        let default_size = if tests == [Test::Lat] { 2 } else { 64 << 10 };
+        let sizes = match (&test.sizes, test.size) {
+            (Some(list), _) => list.list(plan::OWN_SIZES),
             (None, size) => vec![size.unwrap_or(default_size)],
         };
-        let limit = self
-            .messages
-            .map_or(Limit::Millis(self.seconds), Limit::Messages);
+        let millis = self.seconds.unwrap_or(DEFAULT_MILLIS);
+        let limit = test.messages.map_or(Limit::Millis(millis), Limit::Messages);
         Plan {
-            ops: self.op.clone(),
-            tests: self.test.clone(),
+            ops: if test.op.is_empty() {
+                vec![Op::Send]
+            } else {
+                test.op.clone()
+            },
+            tests,
             sizes,
-            qps: self.qps,
-            depth: self.depth,
+            qps: test.qps.unwrap_or(1),
+            depth: test.depth.unwrap_or(64),
             bw_limit: limit,
             lat_limit: self.latency_seconds.map_or(limit, Limit::Millis),
-            verify: self.verify,
+            verify: test.verify,
             lat_max_size: self.latency_max_size.unwrap_or(plan::MAX_SIZE),
         }
     }
@@ -283,9 +391,24 @@ pub(crate) struct RawArgs {
     pub parent: Option<i32>,
 }
 
-/// A list of message sizes.
+/// Message sizes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Sizes(pub Vec<u32>);
+pub(crate) enum Sizes {
+    /// Powers of two from 2 up.
+    All,
+    /// These.
+    List(Vec<u32>),
+}
+
+impl Sizes {
+    /// The sizes in bytes; "all" means this many powers of two.
+    pub(crate) fn list(&self, all: u32) -> Vec<u32> {
+        match self {
+            Self::All => (1..=all).map(|n| 1 << n).collect(),
+            Self::List(list) => list.clone(),
+        }
+    }
+}
 
 /// Turns a list into [`Sizes`]; a type of its own since clap takes a plain `Vec` for an option
 /// that may be repeated.
@@ -301,9 +424,16 @@ impl clap::builder::TypedValueParser for SizesParser {
         arg: Option<&clap::Arg>,
         value: &std::ffi::OsStr,
     ) -> Result<Sizes, clap::Error> {
-        let parse = |text: &str| plan::parse_sizes(text).map(Sizes);
-        clap::builder::TypedValueParser::parse_ref(&parse, cmd, arg, value)
+        clap::builder::TypedValueParser::parse_ref(&parse_sizes, cmd, arg, value)
     }
+}
+
+fn parse_sizes(text: &str) -> Result<Sizes, String> {
+    if text.trim() == "all" {
+        return Ok(Sizes::All);
+    }
+    let list: Result<_, _> = text.split(',').map(plan::parse_size).collect();
+    Ok(Sizes::List(list?))
 }
 
 fn parse_mtu(text: &str) -> Result<u32, String> {
@@ -328,4 +458,17 @@ fn parse_seconds(text: &str) -> Result<u64, String> {
         reason = "checked to lie in 0.001 ..= 3600"
     )]
     Ok((seconds * 1e3).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse() {
+        assert_eq!(parse_sizes("2,1k"), Ok(Sizes::List(vec![2, 1024])));
+        let all = parse_sizes("all").unwrap().list(20);
+        assert_eq!((all.len(), all[0], all[19]), (20, 2, 1 << 20));
+        assert!(parse_sizes("2,,4").is_err());
+    }
 }

@@ -204,7 +204,7 @@ impl Channel {
     }
 }
 
-fn is_hangup(e: &io::Error) -> bool {
+pub(super) fn is_hangup(e: &io::Error) -> bool {
     matches!(
         e.kind(),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted

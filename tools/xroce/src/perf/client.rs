@@ -10,8 +10,9 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
-use super::args::ClientArgs;
+use super::args::{ClientArgs, Compat};
 use super::channel::{Channel, ChannelError};
+use super::compat::{self, Job};
 use super::message::{Message, RemoteMemory, check_gid, one_line};
 use super::node::{Flow, Node};
 use super::pattern::Pattern;
@@ -30,10 +31,21 @@ const ATTEMPT: StdDuration = StdDuration::from_millis(500);
 /// # Errors
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
+    if let Some(job) = Job::new(&args.what)? {
+        if args.seconds.is_some() {
+            bail!("--compat counts messages: use --messages instead of --seconds");
+        }
+        port::check(&args.port_args)?;
+        let stream = connect(args)?;
+        return compat::client(&job, &args.port_args, stream, out);
+    }
+    if let Some(option) = args.what.only_compat() {
+        bail!("{option} goes only with --compat");
+    }
     let plan = args.plan();
     plan.check()?;
     port::check(&args.port_args)?;
-    let mut channel = connect(args)?;
+    let mut channel = Channel::new(connect(args)?, clock::now())?;
     port::open(
         &args.port_args,
         Some(channel.local()),
@@ -47,19 +59,21 @@ pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Opens the side channel.
-fn connect(args: &ClientArgs) -> Result<Channel> {
-    let name = (args.server.as_str(), args.port);
+fn connect(args: &ClientArgs) -> Result<TcpStream> {
+    let port = args.port.unwrap_or_else(|| args.what.usual_port());
+    let name = (args.server.as_str(), port);
     let addresses: Vec<SocketAddr> = name
         .to_socket_addrs()
         .with_context(|| format!("cannot find the server \"{}\"", one_line(&args.server)))?
         .collect();
-    let deadline = clock::now() + Duration::from_millis(args.timeout);
+    let timeout = args.what.timeout();
+    let deadline = clock::now() + Duration::from_millis(timeout);
     let mut last = None;
     for address in addresses {
         loop {
             stop::check()?;
             match TcpStream::connect_timeout(&address, ATTEMPT) {
-                Ok(stream) => return Ok(Channel::new(stream, clock::now())?),
+                Ok(stream) => return Ok(stream),
                 Err(e) if e.kind() == std::io::ErrorKind::TimedOut && clock::now() < deadline => {}
                 Err(e) => {
                     last = Some((address, e));
@@ -73,11 +87,12 @@ fn connect(args: &ClientArgs) -> Result<Channel> {
     };
     Err(match e.kind() {
         std::io::ErrorKind::ConnectionRefused => {
-            anyhow!("no server at {address}: start \"xroce perf server\" there, or give its --port")
+            let program = args.what.compat.map_or("xroce perf server", Compat::peers);
+            anyhow!("no server at {address}: start \"{program}\" there, or give its --port")
         }
         std::io::ErrorKind::TimedOut => anyhow!(
             "{address} does not answer within {} s: check the address, the link and firewalls",
-            args.timeout / 1000
+            timeout / 1000
         ),
         _ => anyhow!("cannot reach {address}: {e}"),
     })
@@ -117,7 +132,7 @@ impl Visitor for Client<'_> {
 
 impl Client<'_> {
     fn measure<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
-        let own_mtu = self.own_path_mtu(node)?;
+        let own_mtu = own_path_mtu(node, self.args.what.mtu)?;
         let (server, server_port, path_mtu) = self.introduce(node, own_mtu)?;
         let gid = check_gid(server, node.local())?;
         let mut report = Report {
@@ -151,18 +166,6 @@ impl Client<'_> {
         Ok(report)
     }
 
-    /// The path MTU this side asks for.
-    fn own_path_mtu<D: Datapath>(&self, node: &Node<D>) -> Result<PathMtu> {
-        let link = node.link_mtu();
-        let largest = PathMtu::for_link_mtu(link);
-        match self.args.mtu.and_then(|m| PathMtu::from_bytes(m as usize)) {
-            Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),
-            Some(asked) => Err(too_large(asked, link, "this side's", node.port_name())),
-            None => largest
-                .ok_or_else(|| too_large(PathMtu::Mtu256, link, "this side's", node.port_name())),
-        }
-    }
-
     /// Says hello and agrees on the path MTU.
     fn introduce<D: Datapath>(
         &mut self,
@@ -179,7 +182,7 @@ impl Client<'_> {
             },
             now,
         )?;
-        let patience = Duration::from_millis(self.args.timeout);
+        let patience = Duration::from_millis(self.args.what.timeout());
         let reply = listen_only(self.channel, patience).map_err(|e| match e.downcast() {
             Ok(ChannelError::Silent(time)) => anyhow!(
                 "{} accepts connections but does not answer within {time}: it may be serving \
@@ -200,7 +203,7 @@ impl Client<'_> {
         let theirs = PathMtu::for_link_mtu(link_mtu as usize);
         let mtu = match theirs {
             Some(theirs) if own <= theirs => own,
-            Some(theirs) if self.args.mtu.is_none() => theirs,
+            Some(theirs) if self.args.what.mtu.is_none() => theirs,
             _ => return Err(too_large(own, link_mtu as usize, "the server's", &port)),
         };
         Ok((gid, port, mtu))
@@ -221,7 +224,7 @@ impl Client<'_> {
     }
 
     fn print(&mut self, report: &Report) -> Result<()> {
-        let text = if self.args.json {
+        let text = if self.args.what.json {
             serde_json::to_string(report)?
         } else {
             format!(
@@ -235,6 +238,20 @@ impl Client<'_> {
             )
         };
         writeln!(self.out, "{text}").context("cannot write the results")
+    }
+}
+
+/// The path MTU that was asked for, in bytes, or the largest the link of `node` carries.
+///
+/// # Errors
+/// It does not fit the link.
+pub(super) fn own_path_mtu<D: Datapath>(node: &Node<D>, asked: Option<u32>) -> Result<PathMtu> {
+    let (link, port) = (node.link_mtu(), node.port_name());
+    let largest = PathMtu::for_link_mtu(link);
+    match asked.and_then(|m| PathMtu::from_bytes(m as usize)) {
+        Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),
+        Some(asked) => Err(too_large(asked, link, "this side's", port)),
+        None => largest.ok_or_else(|| too_large(PathMtu::Mtu256, link, "this side's", port)),
     }
 }
 

@@ -8,6 +8,7 @@ mod answer;
 pub(crate) mod args;
 mod channel;
 mod client;
+mod compat;
 mod message;
 mod node;
 mod pattern;

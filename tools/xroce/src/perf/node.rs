@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Engine, EngineConfig, Mr, Poller};
+use xroce_engine::{Engine, EngineConfig, Mr, Poller, Work};
 use xroce_net::datapath::Datapath;
 use xroce_net::neigh;
 use xroce_proto::memory::{Access, Pd};
@@ -16,7 +16,7 @@ use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
-use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn};
+use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn, RKey, Va};
 use xroce_wire::path::AddressVector;
 
 use super::args::Poll;
@@ -33,6 +33,9 @@ const QP_SHIFT: u32 = 48;
 const RESOLVE_MS: u64 = 3_000;
 /// RoCE source ports are taken from here up, so that every queue pair is a flow of its own.
 const SRC_PORT_MIN: u16 = 0xc000;
+
+/// What a peer of our own may do with our memory.
+pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 /// How frames get their lower headers.
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +147,15 @@ pub(crate) enum Area {
     Target,
 }
 
+/// What the peer complained about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub(crate) struct NaksReceived {
+    /// It had no receive posted.
+    pub rnr_naks_received: u64,
+    /// It missed a packet.
+    pub sequence_naks_received: u64,
+}
+
 /// A finished work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
@@ -173,11 +185,47 @@ pub(crate) struct Flow<'n, D: Datapath> {
 }
 
 /// Where the peer is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Remote {
-    memory: RemoteMemory,
+    /// Of each queue pair.
+    areas: Vec<RemoteAreas>,
     path_mtu: PathMtu,
     path: AddressVector,
+}
+
+/// Memory of the peer that belongs to one queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RemoteAreas {
+    /// Where READs start.
+    pub source: Va,
+    /// Where WRITEs end.
+    pub target: Va,
+    /// Key of both.
+    pub rkey: RKey,
+}
+
+/// Attributes of queue pairs that the peer has a say in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attributes {
+    /// READs of the peer answered at a time.
+    pub reads_in: u8,
+    /// READs of this side outstanding at a time.
+    pub reads_out: u8,
+    /// RNR retries; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Whether this side sends; otherwise its queue pairs stay in RTR.
+    pub sends: bool,
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self {
+            reads_in: 16,
+            reads_out: 16,
+            rnr_retry: 6,
+            sends: true,
+        }
+    }
 }
 
 impl<'n, D: Datapath> Flow<'n, D> {
@@ -186,8 +234,20 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// # Errors
     /// There is not so much memory.
     pub(crate) fn new(node: &'n mut Node<D>, plan: &Plan, poll: Poll) -> Result<Self> {
-        let area = plan.bytes_per_qp() / 2;
-        let bytes = 2 * area * u64::from(plan.qps);
+        Self::with_memory(node, plan.bytes_per_qp() / 2, plan.qps, poll)
+    }
+
+    /// Registers two areas of so many bytes for each of so many queue pairs.
+    ///
+    /// # Errors
+    /// There is not so much memory.
+    pub(crate) fn with_memory(
+        node: &'n mut Node<D>,
+        area: u64,
+        qps: u32,
+        poll: Poll,
+    ) -> Result<Self> {
+        let bytes = 2 * area * u64::from(qps);
         let len = usize::try_from(bytes).context("buffers larger than the address space")?;
         let region = Region::anonymous(len)
             .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
@@ -204,6 +264,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             shape: Shape {
                 qps: 0,
                 depth: 0,
+                receives: 0,
                 slots: 1,
                 stride: 1,
                 round: None,
@@ -222,23 +283,46 @@ impl<'n, D: Datapath> Flow<'n, D> {
         }
     }
 
-    /// Says where the peer is; before the first step.
+    /// Says where a peer is whose memory is laid out as ours; before the first step.
     pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
+        let both = 2 * self.area;
+        let starts = (0..self.mr.len).step_by(usize::try_from(both).unwrap_or(usize::MAX));
+        let areas = starts.map(|at| RemoteAreas {
+            source: memory.va.wrapping_add(at),
+            target: memory.va.wrapping_add(at + self.area),
+            rkey: memory.rkey,
+        });
+        self.set_peer(areas.collect(), mtu, path);
+    }
+
+    /// Says where the peer is, and its memory for each queue pair; before connecting.
+    pub(crate) fn set_peer(&mut self, areas: Vec<RemoteAreas>, mtu: PathMtu, path: AddressVector) {
         self.remote = Some(Remote {
-            memory,
+            areas,
             path_mtu: mtu,
             path,
         });
     }
 
-    /// Makes the queue pairs of a step, in INIT: receives may be posted.
+    /// The engine with its port.
+    pub(crate) fn node(&self) -> &Node<D> {
+        self.node
+    }
+
+    /// Address of an area, for a peer that is told each one.
+    pub(crate) fn address(&self, area: Area, qp: u32) -> u64 {
+        self.mr.va.wrapping_add(self.offset(area, qp, 0)).value()
+    }
+
+    /// Makes the queue pairs of a step, in INIT: receives may be posted. The peer may do with the
+    /// memory what `access` says.
     ///
     /// # Errors
     /// The engine refuses.
-    pub(crate) fn start_step(&mut self, shape: Shape) -> Result<Vec<QpData>> {
+    pub(crate) fn start_step(&mut self, shape: Shape, access: Access) -> Result<Vec<QpData>> {
         self.end_step();
         self.shape = shape;
-        let (sends, receives) = (shape.depth + 1, shape.receives() + 1);
+        let (sends, receives) = (shape.depth + 1, shape.receives + 1);
         let cq = self.node.cq(shape.qps * (sends + receives))?;
         self.cq = Some(cq);
         let init = QpInit {
@@ -246,7 +330,6 @@ impl<'n, D: Datapath> Flow<'n, D> {
             max_recv_wr: receives,
             ..QpInit::rc(self.node.pd, cq, cq)
         };
-        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         for _ in 0..shape.qps {
             let qpn = self.node.engine.create_qp(&init)?;
             self.qps.push(qpn);
@@ -274,20 +357,35 @@ impl<'n, D: Datapath> Flow<'n, D> {
     ///
     /// # Errors
     /// The peer's numbers are impossible, or the engine refuses.
-    pub(crate) fn connect_step(&mut self, own: &[QpData], theirs: &[QpData]) -> Result<()> {
+    pub(crate) fn connect_step(
+        &mut self,
+        own: &[QpData],
+        theirs: &[QpData],
+        attributes: Attributes,
+    ) -> Result<()> {
         let theirs: Vec<RemoteQp> = check_qps(theirs, self.shape.qps)?;
-        let remote = self.remote.ok_or_else(|| anyhow!("no peer yet"))?;
+        let Some(remote) = &self.remote else {
+            bail!("no peer yet")
+        };
         for ((&qpn, own), theirs) in self.qps.iter().zip(own).zip(&theirs) {
             let mut path = remote.path;
             if matches!(self.node.way, Way::Ethernet { .. }) {
                 // 14 bits: 0xc000 ..= 0xffff.
                 path.src_port |= u16::try_from(qpn.value() & 0x3fff).unwrap_or(0);
             }
-            let rtr = QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn);
+            let rtr = QpAttr {
+                max_dest_rd_atomic: Some(attributes.reads_in),
+                ..QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn)
+            };
             self.node.engine.modify_qp(qpn, &rtr)?;
-            self.node
-                .engine
-                .modify_qp(qpn, &QpAttr::rts(Psn::new(own.psn)))?;
+            if attributes.sends {
+                let rts = QpAttr {
+                    max_rd_atomic: Some(attributes.reads_out),
+                    rnr_retry: Some(attributes.rnr_retry),
+                    ..QpAttr::rts(Psn::new(own.psn))
+                };
+                self.node.engine.modify_qp(qpn, &rts)?;
+            }
         }
         Ok(())
     }
@@ -305,11 +403,10 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// # Errors
     /// The port failed.
     #[inline]
-    pub(crate) fn turn(&mut self, now: Instant) -> Result<()> {
+    pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
         self.poller
             .step(&mut self.node.engine, now)
-            .context("the port failed")?;
-        Ok(())
+            .context("the port failed")
     }
 
     fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
@@ -342,17 +439,25 @@ impl<'n, D: Datapath> Flow<'n, D> {
         let (Some(&qpn), Some(remote)) = (self.qps.get(qp as usize), &self.remote) else {
             bail!("no queue pair {qp}");
         };
-        let theirs = if step.op == Op::Read {
-            Area::Source
-        } else {
-            Area::Target
+        let Some(&RemoteAreas {
+            source,
+            target,
+            rkey,
+        }) = remote.areas.get(qp as usize)
+        else {
+            bail!("no memory of the peer for queue pair {qp}");
         };
-        let va = remote.memory.va.wrapping_add(self.offset(theirs, qp, n));
-        let rkey = remote.memory.rkey;
+        let at = |area: Va| area.wrapping_add(self.shape.offset(n));
         let op = match step.op {
             Op::Send => SendOp::Send,
-            Op::Write => SendOp::Write { va, rkey },
-            Op::Read => SendOp::Read { va, rkey },
+            Op::Write => SendOp::Write {
+                va: at(target),
+                rkey,
+            },
+            Op::Read => SendOp::Read {
+                va: at(source),
+                rkey,
+            },
         };
         let flags = if signaled {
             SendFlags::SIGNALED
@@ -420,6 +525,19 @@ impl<'n, D: Datapath> Flow<'n, D> {
         }
     }
 
+    /// Messages from now on lie in so many slots, so many bytes apart. They fit into an area.
+    pub(crate) fn use_slots(&mut self, slots: u32, stride: u32) {
+        (self.shape.slots, self.shape.stride) = (slots, stride);
+    }
+
+    /// Writes the last byte of message 0 of `size` bytes on queue pair 0.
+    #[inline]
+    pub(crate) fn set_last_byte(&mut self, area: Area, size: u32, byte: u8) {
+        let at = self.offset(area, 0, 0) + u64::from(size.saturating_sub(1));
+        let inside = self.region.write_at(at, &[byte]);
+        debug_assert!(inside.is_ok(), "slot outside the region");
+    }
+
     /// Writes a message into its slot.
     pub(crate) fn fill(&mut self, area: Area, qp: u32, n: u64, bytes: &[u8]) {
         let inside = self.region.write_at(self.offset(area, qp, n), bytes);
@@ -456,6 +574,31 @@ impl<'n, D: Datapath> Flow<'n, D> {
             sum.sequence_naks += c.seq_naks_out;
         }
         sum
+    }
+
+    /// NAKs received in this step.
+    pub(crate) fn naks_received(&self) -> NaksReceived {
+        let mut sum = NaksReceived::default();
+        for c in self
+            .qps
+            .iter()
+            .filter_map(|&qpn| self.node.engine.qp_counters(qpn))
+        {
+            sum.rnr_naks_received += c.rnr_naks_in;
+            sum.sequence_naks_received += c.seq_naks_in;
+        }
+        sum
+    }
+
+    /// What happened to the first queue pair that has failed, if one has: a responder fails
+    /// without a completion.
+    #[cold]
+    pub(crate) fn failure(&self) -> Option<anyhow::Error> {
+        let failures = self
+            .qps
+            .iter()
+            .find_map(|&qpn| self.node.engine.failure(qpn));
+        failures.map(|failure| anyhow!("{failure}"))
     }
 
     #[cold]

@@ -17,6 +17,10 @@ const MAX_SIZES: usize = 64;
 pub(crate) const MAX_QPS: u32 = 256;
 /// Most outstanding messages per queue pair.
 pub(crate) const MAX_DEPTH: u32 = 1024;
+/// Most receives kept posted per queue pair.
+pub(crate) const MAX_RX_DEPTH: u32 = 16_384;
+/// "All" sizes are so many powers of two from 2 B up: to 1 MB.
+pub(crate) const OWN_SIZES: u32 = 20;
 /// Most messages per queue pair and step.
 pub(crate) const MAX_MESSAGES: u64 = 1 << 40;
 /// Longest step, in milliseconds.
@@ -233,6 +237,7 @@ impl Plan {
             return Shape {
                 qps: 1,
                 depth: 1,
+                receives: 2,
                 slots: 1,
                 stride,
                 round: None,
@@ -249,6 +254,9 @@ impl Plan {
         Shape {
             qps: self.qps,
             depth,
+            // A round in full, or twice the depth: the sender goes on as soon as the
+            // acknowledgement leaves, before the application has posted the next receive.
+            receives: round.unwrap_or(2 * depth),
             slots,
             stride,
             round,
@@ -273,6 +281,8 @@ pub(crate) struct Shape {
     pub qps: u32,
     /// Outstanding messages per queue pair.
     pub depth: u32,
+    /// Receives kept posted per queue pair.
+    pub receives: u32,
     /// Message buffers per queue pair, used in turn.
     pub slots: u32,
     /// Bytes from one buffer to the next.
@@ -291,12 +301,6 @@ impl Shape {
     /// Offset of the slot of message `n` in the area, in bytes.
     pub(crate) fn offset(self, n: u64) -> u64 {
         n % u64::from(self.slots) * u64::from(self.stride)
-    }
-
-    /// Receives kept posted: a round in full, or twice the depth, since the sender goes on as
-    /// soon as the acknowledgement leaves, before the application has posted the next one.
-    pub(crate) fn receives(self) -> u32 {
-        self.round.unwrap_or(2 * self.depth)
     }
 }
 
@@ -329,17 +333,6 @@ pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
         .filter(|n| (1..=u64::from(MAX_SIZE)).contains(n))
         .and_then(|n| u32::try_from(n).ok())
         .ok_or_else(|| format!("a size is between 1 byte and {}", size_name(MAX_SIZE)))
-}
-
-/// Parses `all` or a list of sizes separated by commas.
-///
-/// # Errors
-/// A sentence for the user.
-pub(crate) fn parse_sizes(text: &str) -> Result<Vec<u32>, String> {
-    if text.trim() == "all" {
-        return Ok((1..=20).map(|n| 1 << n).collect());
-    }
-    text.split(',').map(parse_size).collect()
 }
 
 fn count(what: &'static str, got: usize, max: usize) -> Result<(), PlanError> {
@@ -392,9 +385,6 @@ mod tests {
         assert!(parse_size("-1").is_err());
         assert!(parse_size("65m").is_err());
         assert!(parse_size("99999999999999999999m").is_err());
-        assert_eq!(parse_sizes("2,1k"), Ok(vec![2, 1024]));
-        let all = parse_sizes("all").unwrap();
-        assert_eq!((all.len(), all[0], all[19]), (20, 2, 1 << 20));
     }
 
     #[test]
@@ -451,7 +441,7 @@ mod tests {
                 assert!(s.stride >= step.size && s.stride.is_multiple_of(SLOT_ALIGN));
                 assert!(s.area() * 2 <= plan.bytes_per_qp());
                 assert!(s.offset(u64::MAX) + u64::from(s.stride) <= s.area());
-                assert!(s.receives() >= s.depth);
+                assert!(s.receives >= s.depth);
                 if let Some(round) = s.round {
                     // Verified messages must not share a slot within a round.
                     assert!(round <= s.slots && s.depth <= s.slots);

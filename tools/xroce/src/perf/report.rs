@@ -284,6 +284,7 @@ mod tests {
         let shape = Shape {
             qps: 1,
             depth: 64,
+            receives: 64,
             slots: 64,
             stride: 64,
             round: Some(64),

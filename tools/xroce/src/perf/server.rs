@@ -13,6 +13,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 use super::answer::Answer;
 use super::args::{Backend, Poll, ServerArgs};
 use super::channel::Channel;
+use super::compat::{self, Job, Line};
 use super::message::{Message, check_gid, check_path_mtu, one_line};
 use super::node::{Flow, Node};
 use super::pattern::Pattern;
@@ -32,6 +33,7 @@ const HELLO: Duration = Duration::from_millis(3_000);
 /// One line that says what is wrong and what to do. The misfortune of one client is no error:
 /// it is reported on standard error, and the next one is served.
 pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
+    let service = Service::new(args)?;
     port::check(&args.port_args)?;
     let listener = listen(args)?;
     // With an address known beforehand the port opens now, so that what is wrong with it shows
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
             None,
             Server {
                 args,
+                service: &service,
                 listener: &listener,
                 out,
             },
@@ -53,7 +56,7 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     announce(&listener, "UDP socket, opened for each client", out)?;
     loop {
         let stream = accept(&listener)?;
-        let outcome = serve_address(args, stream);
+        let outcome = serve_address(args, &service, stream, out);
         if finish(args, outcome)? {
             return Ok(());
         }
@@ -61,35 +64,111 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Serves one client on a port of its own.
-fn serve_address(args: &ServerArgs, stream: TcpStream) -> Result<()> {
-    let mut channel = Channel::new(stream, clock::now())?;
-    let (local, peer) = (channel.local(), channel.peer());
+fn serve_address(
+    args: &ServerArgs,
+    service: &Service,
+    stream: TcpStream,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut client = service.welcome(stream)?;
+    let (local, peer) = (client.local(), client.peer());
     let one = OneClient {
         poll: args.port_args.poll,
-        channel: &mut channel,
+        client: &mut client,
+        out,
     };
     let result = port::open(&args.port_args, Some(local), one);
     let result = result.with_context(|| format!("client {peer}"));
     if let Err(e) = &result {
-        channel.abort(&format!("{:#}", e.root_cause()), clock::now());
+        client.abort(&format!("{:#}", e.root_cause()));
     }
     result
 }
 
-struct OneClient<'a> {
+struct OneClient<'a, 's> {
     poll: Poll,
-    channel: &'a mut Channel,
+    client: &'a mut ClientOf<'s>,
+    out: &'a mut dyn Write,
 }
 
-impl Visitor for OneClient<'_> {
+impl Visitor for OneClient<'_, '_> {
     fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
-        serve(self.poll, &mut node, self.channel)
+        self.client.serve(self.poll, &mut node, self.out)
+    }
+}
+
+/// What the server speaks.
+enum Service {
+    /// Our own language: the client decides what is measured.
+    Own,
+    /// That of another program, which decides nothing.
+    Compat(Job),
+}
+
+impl Service {
+    fn new(args: &ServerArgs) -> Result<Self> {
+        match (Job::new(&args.what)?, args.what.given()) {
+            (Some(job), _) => Ok(Self::Compat(job)),
+            (None, None) => Ok(Self::Own),
+            (None, Some(option)) => {
+                bail!("the client decides what is measured: {option} goes only with --compat")
+            }
+        }
+    }
+
+    fn welcome(&self, stream: TcpStream) -> Result<ClientOf<'_>> {
+        Ok(match self {
+            Self::Own => ClientOf::Own(Channel::new(stream, clock::now())?),
+            Self::Compat(job) => ClientOf::Compat(job, Line::new(stream)?),
+        })
+    }
+}
+
+/// A client and the way to talk to it.
+enum ClientOf<'s> {
+    Own(Channel),
+    Compat(&'s Job, Line),
+}
+
+impl ClientOf<'_> {
+    fn local(&self) -> IpAddr {
+        match self {
+            Self::Own(channel) => channel.local(),
+            Self::Compat(_, line) => line.local(),
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Own(channel) => channel.peer(),
+            Self::Compat(_, line) => line.peer(),
+        }
+    }
+
+    /// Tells the client, if its language has words for it.
+    fn abort(&mut self, reason: &str) {
+        if let Self::Own(channel) = self {
+            channel.abort(reason, clock::now());
+        }
+    }
+
+    fn serve<D: Datapath>(
+        &mut self,
+        poll: Poll,
+        node: &mut Node<D>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        match self {
+            Self::Own(channel) => serve(poll, node, channel),
+            Self::Compat(job, line) => compat::serve(job, poll, node, line, out),
+        }
     }
 }
 
 /// A server whose port is open for good.
 struct Server<'a> {
     args: &'a ServerArgs,
+    service: &'a Service,
     listener: &'a TcpListener,
     out: &'a mut dyn Write,
 }
@@ -100,9 +179,10 @@ impl Visitor for Server<'_> {
         announce(self.listener, &name, self.out)?;
         loop {
             let stream = accept(self.listener)?;
-            let mut channel = Channel::new(stream, clock::now())?;
-            let outcome = serve(self.args.port_args.poll, &mut node, &mut channel)
-                .with_context(|| format!("client {}", channel.peer()));
+            let mut client = self.service.welcome(stream)?;
+            let outcome = client
+                .serve(self.args.port_args.poll, &mut node, self.out)
+                .with_context(|| format!("client {}", client.peer()));
             if finish(self.args, outcome)? {
                 return Ok(());
             }
@@ -124,20 +204,22 @@ fn finish(args: &ServerArgs, outcome: Result<()>) -> Result<bool> {
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener> {
-    let bound = match args.bind {
-        Some(ip) => TcpListener::bind(SocketAddr::new(ip, args.port)),
-        // A dual-stack socket where there is IPv6.
-        None => TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), args.port))
-            .or_else(|e| match e.kind() {
-                ErrorKind::AddrInUse => Err(e),
-                _ => TcpListener::bind(SocketAddr::new([0, 0, 0, 0].into(), args.port)),
-            }),
-    };
+    let port = args.port.unwrap_or_else(|| args.what.usual_port());
+    let bound =
+        match args.bind {
+            Some(ip) => TcpListener::bind(SocketAddr::new(ip, port)),
+            // A dual-stack socket where there is IPv6.
+            None => TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).or_else(
+                |e| match e.kind() {
+                    ErrorKind::AddrInUse => Err(e),
+                    _ => TcpListener::bind(SocketAddr::new([0, 0, 0, 0].into(), port)),
+                },
+            ),
+        };
     let listener = bound.map_err(|e| match e.kind() {
-        ErrorKind::AddrInUse => anyhow!(
-            "TCP port {0} is busy: another xroce perf server may be running, end it or use --port",
-            args.port
-        ),
+        ErrorKind::AddrInUse => {
+            anyhow!("TCP port {port} is busy: another server may be running, end it or use --port")
+        }
         ErrorKind::AddrNotAvailable => anyhow!(
             "{} is not an address of this machine: see \"ip address\", or leave --bind away",
             args.bind.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED))
@@ -145,10 +227,10 @@ fn listen(args: &ServerArgs) -> Result<TcpListener> {
         ErrorKind::PermissionDenied => {
             anyhow!(
                 "listening on TCP port {} needs root: use --port above 1023",
-                args.port
+                port
             )
         }
-        _ => anyhow!("cannot listen on TCP port {}: {e}", args.port),
+        _ => anyhow!("cannot listen on TCP port {}: {e}", port),
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -13,7 +13,7 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
 use super::message::{Message, SideCounters};
-use super::node::{Area, Done};
+use super::node::{Area, Attributes, Done, FULL_ACCESS, Flow};
 use super::pattern::{MessageId, Mismatch, Pattern};
 use super::plan::{Limit, Op, Plan, Shape, Step, Test};
 use super::talk::{Talk, unexpected};
@@ -22,7 +22,7 @@ use super::talk::{Talk, unexpected};
 const WARM_UP: u64 = 64;
 
 /// Longest round trip told apart, in ns; longer ones count as this long.
-const LONGEST_NS: u64 = 60_000_000_000;
+pub(crate) const LONGEST_NS: u64 = 60_000_000_000;
 
 /// What a step found.
 #[derive(Debug)]
@@ -59,10 +59,70 @@ pub(crate) struct Run<'t, 'a, D: Datapath> {
 }
 
 /// Messages of one queue pair in one round.
-#[derive(Clone, Copy, Default)]
-struct Progress {
-    posted: u64,
-    done: u64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Posted so far.
+    pub posted: u64,
+    /// Completed so far.
+    pub done: u64,
+}
+
+/// How the messages of a round are posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posting {
+    /// What.
+    pub step: Step,
+    /// Outstanding at most.
+    pub depth: u64,
+    /// One in so many is signalled: a completion for every message would cost as much as a small
+    /// message itself.
+    pub interval: u64,
+    /// How many in all; `None` if only time will tell.
+    pub target: Option<u64>,
+}
+
+impl Posting {
+    /// Usual signalling for a depth.
+    pub(crate) fn new(step: Step, depth: u32, target: Option<u64>) -> Self {
+        let depth = u64::from(depth);
+        Self {
+            step,
+            depth,
+            interval: (depth / 4).clamp(1, 16),
+            target,
+        }
+    }
+
+    /// Posts on queue pair `qp` as much as may be outstanding. When it is `late`, goes on to the
+    /// next signalled message only, so that all are known to have arrived. Whether any message is
+    /// outstanding.
+    ///
+    /// # Errors
+    /// As [`Flow::post`].
+    pub(crate) fn fill<D: Datapath>(
+        &self,
+        flow: &mut Flow<'_, D>,
+        qp: u32,
+        p: &mut Progress,
+        late: bool,
+    ) -> Result<bool> {
+        let area = if self.step.op == Op::Read {
+            Area::Target
+        } else {
+            Area::Source
+        };
+        while p.posted - p.done < self.depth {
+            let over = late && p.posted.is_multiple_of(self.interval);
+            if over || self.target == Some(p.posted) {
+                break;
+            }
+            let last = self.target == Some(p.posted + 1);
+            let signaled = last || (p.posted + 1).is_multiple_of(self.interval);
+            flow.post(self.step, area, qp, p.posted, signaled)?;
+            p.posted += 1;
+        }
+        Ok(p.posted > p.done)
+    }
 }
 
 impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
@@ -112,7 +172,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
     }
 
     fn connect(&mut self) -> Result<()> {
-        let qps = self.talk.flow.start_step(self.shape)?;
+        let qps = self.talk.flow.start_step(self.shape, FULL_ACCESS)?;
         let messages = self.round_len();
         self.talk.say(&Message::Start {
             step: self.index,
@@ -120,7 +180,10 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
             messages,
         })?;
         match self.talk.listen()? {
-            Message::Ready { qps: theirs } => self.talk.flow.connect_step(&qps, &theirs),
+            Message::Ready { qps: theirs } => {
+                let attributes = Attributes::default();
+                self.talk.flow.connect_step(&qps, &theirs, attributes)
+            }
             other => Err(unexpected(&other, "ready")),
         }
     }
@@ -183,9 +246,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
     /// One round against the clock. Returns the messages of each queue pair.
     fn bandwidth_round(&mut self, target: Option<u64>) -> Result<Vec<u64>> {
         let mut all = vec![Progress::default(); self.shape.qps as usize];
-        let depth = u64::from(self.shape.depth);
-        // A completion for every message would cost as much as a small message itself.
-        let interval = (depth / 4).clamp(1, 16);
+        let posting = Posting::new(self.step, self.shape.depth, target);
         let start = clock::now();
         let deadline = match (self.limit, target) {
             (Limit::Millis(ms), None) => Some(start + Duration::from_millis(ms)),
@@ -196,26 +257,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
             let late = deadline.is_some_and(|d| now >= d);
             let mut busy = false;
             for (qp, p) in (0..).zip(all.iter_mut()) {
-                while p.posted - p.done < depth {
-                    // Past the deadline go on to the next signalled message, so that all are
-                    // known to have arrived.
-                    let over = late && p.posted.is_multiple_of(interval);
-                    if over || target == Some(p.posted) {
-                        break;
-                    }
-                    let last = target == Some(p.posted + 1);
-                    let signaled = last || (p.posted + 1).is_multiple_of(interval);
-                    let area = if self.step.op == Op::Read {
-                        Area::Target
-                    } else {
-                        Area::Source
-                    };
-                    self.talk
-                        .flow
-                        .post(self.step, area, qp, p.posted, signaled)?;
-                    p.posted += 1;
-                }
-                busy |= p.posted > p.done;
+                busy |= posting.fill(&mut self.talk.flow, qp, p, late)?;
             }
             if !busy {
                 break;

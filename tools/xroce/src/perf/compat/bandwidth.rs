@@ -1,0 +1,201 @@
+//! Many messages outstanding: what `ib_send_bw`, `ib_write_bw` and `ib_read_bw` do.
+
+use anyhow::{Result, bail};
+use xroce_engine::clock;
+use xroce_net::datapath::Datapath;
+use xroce_proto::time::Instant;
+
+use super::super::node::{Done, Flow};
+use super::super::plan::Step;
+use super::super::traffic::{Posting, Progress};
+use super::message::PeerReport;
+use super::session::Session;
+
+/// Receives of one size.
+pub(super) struct Receives {
+    size: u32,
+    /// Messages expected on each queue pair.
+    target: u64,
+    posted: Vec<u64>,
+    arrived: Vec<u64>,
+}
+
+impl Receives {
+    /// Posts as many on each of `qps` queue pairs as are kept posted, at most `depth`.
+    ///
+    /// # Errors
+    /// As [`Flow::post_recv`].
+    pub(super) fn post<D: Datapath>(
+        flow: &mut Flow<'_, D>,
+        qps: u32,
+        size: u32,
+        target: u64,
+        depth: u32,
+    ) -> Result<Self> {
+        let mut receives = Self {
+            size,
+            target,
+            posted: vec![0; qps as usize],
+            arrived: vec![0; qps as usize],
+        };
+        for qp in 0..qps {
+            for _ in 0..target.min(depth.into()) {
+                receives.post_one(flow, qp)?;
+            }
+        }
+        Ok(receives)
+    }
+
+    fn post_one<D: Datapath>(&mut self, flow: &mut Flow<'_, D>, qp: u32) -> Result<()> {
+        if let Some(posted) = self.posted.get_mut(qp as usize)
+            && *posted < self.target
+        {
+            flow.post_recv(qp, *posted, self.size)?;
+            *posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Counts a message and posts a receive for another.
+    ///
+    /// # Errors
+    /// It has another size, or the post fails.
+    pub(super) fn take<D: Datapath>(&mut self, flow: &mut Flow<'_, D>, d: Done) -> Result<()> {
+        if d.len != self.size {
+            bail!(
+                "a message of {} bytes came where {} were expected: give both sides the same size",
+                d.len,
+                self.size
+            );
+        }
+        if let Some(arrived) = self.arrived.get_mut(d.qp as usize) {
+            *arrived += 1;
+        }
+        self.post_one(flow, d.qp)
+    }
+
+    /// Messages so far.
+    pub(super) fn arrived(&self) -> u64 {
+        self.arrived.iter().sum()
+    }
+
+    fn are_complete(&self) -> bool {
+        self.arrived.iter().all(|&n| n >= self.target)
+    }
+}
+
+/// When how many messages were completed.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Instant,
+    messages: u64,
+}
+
+/// Measures rates.
+struct Meter {
+    start: Mark,
+    /// Start of the stretch that is being measured.
+    mark: Mark,
+    last: Mark,
+    /// Messages of a stretch.
+    stretch: u64,
+    /// Messages a second of the best stretch.
+    peak: f64,
+}
+
+impl Meter {
+    fn new(at: Instant, stretch: u64) -> Self {
+        let start = Mark { at, messages: 0 };
+        Self {
+            start,
+            mark: start,
+            last: start,
+            stretch,
+            peak: 0.0,
+        }
+    }
+
+    fn see(&mut self, at: Instant, messages: u64) {
+        self.last = Mark { at, messages };
+        if messages - self.mark.messages >= self.stretch {
+            self.peak = self.peak.max(rate(self.mark, self.last));
+            self.mark = self.last;
+        }
+    }
+
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "rates are shown with a few digits"
+    )]
+    fn report(&self, size: u32, iterations: u64) -> PeerReport {
+        let average = rate(self.start, self.last);
+        let mib = |rate: f64| rate * f64::from(size) / f64::from(1 << 20);
+        PeerReport {
+            size: size.into(),
+            iterations,
+            peak_mib_per_s: mib(self.peak.max(average)),
+            average_mib_per_s: mib(average),
+            mega_messages_per_s: average / 1e6,
+        }
+    }
+}
+
+/// Messages a second between two marks.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "rates are shown with a few digits"
+)]
+fn rate(from: Mark, to: Mark) -> f64 {
+    let seconds = to.at.since(from.at).as_nanos() as f64 / 1e9;
+    (to.messages - from.messages) as f64 / seconds.max(1e-9)
+}
+
+/// Sends `iterations` messages of `step` on each queue pair if this side `sends`, and waits for
+/// what `receives` expects.
+///
+/// # Errors
+/// A message failed, the peer is gone, or the user interrupts.
+pub(super) fn run<D: Datapath>(
+    session: &mut Session<'_, D>,
+    step: Step,
+    depth: u32,
+    iterations: u64,
+    sends: bool,
+    mut receives: Option<Receives>,
+) -> Result<PeerReport> {
+    session.begin();
+    let qps = if sends { session.own.len() } else { 0 };
+    let posting = Posting::new(step, depth, Some(iterations));
+    let mut all = vec![Progress::default(); qps];
+    let stretch = u64::from(depth).max(iterations / 10);
+    let mut meter = Meter::new(clock::now(), stretch);
+    let mut done = Vec::with_capacity(64);
+    loop {
+        let mut busy = receives.as_ref().is_some_and(|r| !r.are_complete());
+        for (qp, p) in (0..).zip(all.iter_mut()) {
+            busy |= posting.fill(&mut session.flow, qp, p, false)?;
+        }
+        if !busy {
+            break;
+        }
+        session.reap(&mut done)?;
+        if done.is_empty() {
+            continue;
+        }
+        for d in done.drain(..) {
+            match (d.received, &mut receives, all.get_mut(d.qp as usize)) {
+                (true, Some(receives), _) => receives.take(&mut session.flow, d)?,
+                // A completion stands for all before it.
+                (false, _, Some(p)) => p.done = d.n + 1,
+                _ => {}
+            }
+        }
+        let messages = if sends {
+            all.iter().map(|p| p.done).sum()
+        } else {
+            receives.as_ref().map_or(0, Receives::arrived)
+        };
+        meter.see(clock::now(), messages);
+    }
+    Ok(meter.report(step.size, iterations))
+}

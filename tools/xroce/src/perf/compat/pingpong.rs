@@ -1,0 +1,114 @@
+//! A conversation with `ibv_rc_pingpong`, as either side: one message each way, "done" from the
+//! client, then traffic; the TCP connection is closed before that begins.
+
+use anyhow::{Result, bail};
+use xroce_net::datapath::Datapath;
+use xroce_proto::memory::Access;
+
+use super::super::args::Poll;
+use super::super::client::own_path_mtu;
+use super::super::message::QpData;
+use super::super::node::{Attributes, Flow, Node, RemoteAreas};
+use super::super::plan::{Op, Shape, Step, Test};
+use super::bandwidth::Receives;
+use super::job::Job;
+use super::latency;
+use super::line::{Line, Role};
+use super::message::{ADDRESS_LEN, Address, DONE};
+use super::report::{Latency, Report, Row};
+use super::session::{Session, peer_gid};
+
+/// Hop limit, as the program has it.
+const HOP_LIMIT: u8 = 1;
+/// Names of the messages.
+const ADDRESS: &str = "address";
+const LAST: &str = "done";
+
+/// Does `job` as `role`.
+///
+/// # Errors
+/// One line that says what is wrong.
+pub(super) fn run<D: Datapath>(
+    job: &Job,
+    role: Role,
+    poll: Poll,
+    node: &mut Node<D>,
+    line: &mut Line,
+) -> Result<Report> {
+    // It is not negotiated.
+    let path_mtu = own_path_mtu(node, job.mtu)?;
+    let mut report = Report::new(job, role, line, node);
+    report.path_mtu = path_mtu.bytes();
+    let size = job.max_size();
+    let mut flow = Flow::with_memory(node, u64::from(size.next_multiple_of(8)), 1, poll)?;
+    let shape = Shape {
+        qps: 1,
+        depth: 1,
+        receives: job.rx_depth,
+        slots: 1,
+        stride: size,
+        round: None,
+    };
+    let own = flow.start_step(shape, Access::empty())?;
+    let Some(&QpData { qpn, psn }) = own.first() else {
+        bail!("no queue pair");
+    };
+    let receives = Receives::post(&mut flow, 1, size, job.iterations, job.rx_depth)?;
+    let gid = flow.node().local().into();
+    let address = Address { qpn, psn, gid }.encode();
+    let step = Step {
+        op: Op::Send,
+        test: Test::Lat,
+        size,
+    };
+    Session::new(flow, line, role, own, job.patience).finish(|session| {
+        let connect = |session: &mut Session<'_, D>, theirs: &[u8; ADDRESS_LEN]| -> Result<()> {
+            let theirs = Address::parse(theirs)?;
+            let flow = &mut session.flow;
+            let gid = peer_gid(theirs.gid, flow.node(), "-g")?;
+            let mut path = flow.node().path(gid)?;
+            path.hop_limit = HOP_LIMIT;
+            flow.set_peer(vec![RemoteAreas::default()], path_mtu, path);
+            let theirs = QpData {
+                qpn: theirs.qpn,
+                psn: theirs.psn,
+            };
+            let attributes = Attributes {
+                reads_in: 1,
+                reads_out: 1,
+                rnr_retry: 7,
+                sends: true,
+            };
+            flow.connect_step(&session.own, &[theirs], attributes)
+        };
+        // The server connects before it answers: the client's first message may follow at once.
+        match role {
+            Role::Client => {
+                let theirs = session.swap(ADDRESS, &address)?;
+                connect(session, &theirs)?;
+                session.line.send(LAST, &DONE)?;
+            }
+            Role::Server => {
+                let theirs = session.receive(ADDRESS)?;
+                connect(session, &theirs)?;
+                session.line.send(ADDRESS, &address)?;
+                let last: [u8; 5] = session.receive(LAST)?;
+                if last != DONE {
+                    bail!(
+                        "the peer sent \"{}\" where \"done\" was expected",
+                        last.escape_ascii()
+                    );
+                }
+            }
+        }
+        session.may_leave = true;
+        let found = latency::run(session, step, 1, job.iterations, Some(receives))?;
+        let mut row = Row::new(size, job.iterations);
+        row.latency = Some(Latency::of(&found, step.op));
+        report.rows.push(row);
+        session.linger()?;
+        report.count(&session.flow);
+        Ok(())
+    })?;
+    Ok(report)
+}

@@ -1,0 +1,191 @@
+//! Queue pairs and side channel moved together: while this side waits for a word or a message of
+//! the other, its engine goes on answering packets.
+
+use anyhow::{Result, bail};
+use xroce_engine::clock;
+use xroce_net::datapath::Datapath;
+use xroce_proto::time::{Duration, Instant};
+use xroce_wire::newtypes::Gid;
+
+use super::super::message::{QpData, check_gid};
+use super::super::node::{Done, Flow, Node};
+use super::line::{LOOK, Line, LineError, Role};
+use crate::stop;
+
+/// A peer that has finished hangs up within this time; until then it may need acknowledgements.
+const FAREWELL: Duration = Duration::from_millis(3_000);
+/// A peer that hung up long ago may still miss an acknowledgement: four of its timeouts of 67 ms.
+const LINGER: Duration = Duration::from_millis(270);
+
+/// A conversation with its queue pairs.
+pub(super) struct Session<'a, D: Datapath> {
+    /// Queue pairs and memory.
+    pub flow: Flow<'a, D>,
+    /// Side channel.
+    pub line: &'a mut Line,
+    /// Which side this is.
+    pub role: Role,
+    /// Own queue pairs.
+    pub own: Vec<QpData>,
+    /// Whether the peer may hang up before the traffic is over.
+    pub may_leave: bool,
+    patience: Duration,
+    looked: Instant,
+    heard: Instant,
+}
+
+impl<'a, D: Datapath> Session<'a, D> {
+    /// Joins the two.
+    pub(super) fn new(
+        flow: Flow<'a, D>,
+        line: &'a mut Line,
+        role: Role,
+        own: Vec<QpData>,
+        patience: Duration,
+    ) -> Self {
+        let now = clock::now();
+        Self {
+            flow,
+            line,
+            role,
+            own,
+            may_leave: false,
+            patience,
+            looked: now,
+            heard: now,
+        }
+    }
+
+    /// Both sides send a message of the same kind, the client first.
+    ///
+    /// # Errors
+    /// As [`Line::swap`], or the port failed.
+    pub(super) fn swap<const N: usize>(
+        &mut self,
+        what: &'static str,
+        own: &[u8; N],
+    ) -> Result<[u8; N]> {
+        let flow = &mut self.flow;
+        let mut pump = || Ok(flow.turn(clock::now())?.rx > 0);
+        self.line
+            .swap(self.role, what, own, self.patience, &mut pump)
+    }
+
+    /// A message of the peer alone.
+    ///
+    /// # Errors
+    /// As [`Line::receive`], or the port failed.
+    pub(super) fn receive<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N]> {
+        let flow = &mut self.flow;
+        let mut pump = || Ok(flow.turn(clock::now())?.rx > 0);
+        self.line.receive(what, self.patience, &mut pump)
+    }
+
+    /// The traffic begins: silence is counted from here.
+    pub(super) fn begin(&mut self) {
+        self.heard = clock::now();
+    }
+
+    /// One round of the engine and, now and then, of the side channel.
+    ///
+    /// # Errors
+    /// The port failed, the peer is gone, or the user interrupts.
+    #[inline]
+    fn turn(&mut self) -> Result<()> {
+        let now = clock::now();
+        if self.flow.turn(now)?.rx > 0 {
+            self.heard = now;
+        }
+        if now.since(self.looked) >= LOOK {
+            self.looked = now;
+            self.look(now)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, now: Instant) -> Result<()> {
+        stop::check()?;
+        self.line.look()?;
+        if self.line.is_over() && !self.may_leave {
+            return Err(LineError::Left.into());
+        }
+        if now.since(self.heard) >= self.patience {
+            return Err(LineError::Still(self.patience).into());
+        }
+        Ok(())
+    }
+
+    /// One turn; appends what has completed to `done`.
+    ///
+    /// # Errors
+    /// As [`Session::turn`], or a work request failed.
+    #[inline]
+    pub(super) fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
+        self.turn()?;
+        self.flow.reap(done)
+    }
+
+    /// Nothing more to say: goes on answering packets until the peer has hung up, too. A peer
+    /// that stays is no concern of ours.
+    ///
+    /// # Errors
+    /// The port failed, or the user interrupts.
+    pub(super) fn farewell(&mut self) -> Result<()> {
+        self.line.finish();
+        self.keep_answering(FAREWELL, |line| line.is_over())
+    }
+
+    /// The same where the side channel says nothing about when the peer has finished.
+    ///
+    /// # Errors
+    /// As [`Session::farewell`].
+    pub(super) fn linger(&mut self) -> Result<()> {
+        self.keep_answering(LINGER, |_| false)
+    }
+
+    fn keep_answering(&mut self, limit: Duration, over: impl Fn(&Line) -> bool) -> Result<()> {
+        let start = clock::now();
+        while clock::now().since(start) < limit {
+            self.flow.turn(clock::now())?;
+            stop::check()?;
+            self.line.look()?;
+            // "done", if anything.
+            self.line.clear();
+            if over(self.line) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the rest of a conversation. If the peer just went away, a queue pair may know why.
+    ///
+    /// # Errors
+    /// What `rest` returns, or the failure of a queue pair.
+    pub(super) fn finish<T>(mut self, rest: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        rest(&mut self).map_err(|e| match self.flow.failure() {
+            Some(failure) if e.is::<LineError>() => failure.context(e),
+            _ => e,
+        })
+    }
+}
+
+/// Checks the address of the peer.
+///
+/// # Errors
+/// This side cannot send to it.
+pub(super) fn peer_gid<D: Datapath>(theirs: Gid, node: &Node<D>, option: &str) -> Result<Gid> {
+    let (ip, own) = (theirs.ip(), node.local());
+    if theirs == Gid::default() {
+        bail!(
+            "the peer gave no GID: start it with {option} and the index of a RoCE v2 GID of {own}'s family"
+        );
+    }
+    if ip.is_ipv4() != own.is_ipv4() {
+        bail!(
+            "the peer's GID {ip} is not of the family of this side's address {own}: use --local \
+             here, or {option} with another index at the peer"
+        );
+    }
+    Ok(check_gid(ip, own)?)
+}
