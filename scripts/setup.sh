@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build   to build with AF_XDP and to run the demo
 #   scripts/setup.sh test    also what the tests use
+#   scripts/setup.sh interop also what runs a Linux with rdma_rxe as the peer (make interop)
 #
 # Looks for the things themselves, not for package names, so that it is content on any
 # distribution that has them. Installing needs Debian's apt-get and root; without either it says
@@ -63,6 +64,14 @@ if [ "$mode" = test ]; then
     need tshark have tshark
     need python3 have python3
     need python3-scapy scapy
+fi
+
+# The peer's kernel and programs are not installed: tools/vm keeps them in its cache.
+if [ "$mode" = interop ]; then
+    need qemu-system-x86 have qemu-system-x86_64
+    need dpkg have dpkg-deb
+    need tshark have tshark
+    need python3 have python3
 fi
 
 if [ ${#missing[@]} -eq 0 ]; then
