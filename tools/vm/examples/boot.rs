@@ -1,4 +1,5 @@
-//! Boots a machine and asks it what it has: `cargo run -p xroce-vm --example boot -- [6.1|6.12]`.
+//! Boots a machine and runs a script in it, or asks it what it has:
+//! `cargo run -p xroce-vm --example boot -- [6.1|6.12 [SCRIPT]]`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::time::Duration;
@@ -35,11 +36,10 @@ fn main() -> Result<()> {
         vm.boot_time(),
         vm.accel()
     );
-    let links = vm
-        .agent()
-        .exec("rdma link; ip -br addr", Duration::from_secs(20))?
-        .ok()?;
-    print!("{links}");
+    let script = std::env::args().nth(2);
+    let script = script.as_deref().unwrap_or("rdma link; ip -br addr");
+    let output = vm.agent().exec(script, Duration::from_secs(600))?;
+    print!("{}", output.ok()?);
     for gid in vm.agent().gids()? {
         println!("gid {} {} on {}", gid.index, gid.addr, gid.ndev);
     }

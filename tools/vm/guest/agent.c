@@ -167,6 +167,23 @@ static void host_is_gone(void)
     die("the host is gone, and poweroff is missing");
 }
 
+void check_host(void)
+{
+    struct pollfd host = {.fd = port};
+    if (poll(&host, 1, 0) > 0 && (host.revents & POLLHUP))
+        host_is_gone();
+}
+
+/* Until the port can be read or written. Neither may block by itself: a write to a host that is
+ * gone would do so for ever. */
+static void wait_for(short events)
+{
+    struct pollfd host = {.fd = port, .events = events};
+    poll(&host, 1, -1);
+    if ((host.revents & POLLHUP) && !(host.revents & events & POLLIN))
+        host_is_gone();
+}
+
 static void read_all(char *at, size_t len)
 {
     while (len) {
@@ -176,7 +193,9 @@ static void read_all(char *at, size_t len)
             len -= (size_t)n;
         } else if (n == 0) {
             host_is_gone();
-        } else if (errno != EINTR && errno != EAGAIN) {
+        } else if (errno == EAGAIN) {
+            wait_for(POLLIN);
+        } else if (errno != EINTR) {
             die(strerror(errno));
         }
     }
@@ -189,7 +208,9 @@ static void write_all(const char *at, size_t len)
         if (n >= 0) {
             at += n;
             len -= (size_t)n;
-        } else if (errno != EINTR && errno != EAGAIN) {
+        } else if (errno == EAGAIN) {
+            wait_for(POLLOUT);
+        } else if (errno != EINTR) {
             host_is_gone();
         }
     }
@@ -300,7 +321,7 @@ int main(int argc, char **argv)
     if (argc != 2)
         die("usage: agent PORT");
     signal(SIGPIPE, SIG_IGN);
-    port = open(argv[1], O_RDWR | O_CLOEXEC);
+    port = open(argv[1], O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (port < 0)
         die(strerror(errno));
     uname(&name);

@@ -45,6 +45,8 @@ struct answer {
 typedef int verb_fn(const struct request *r, struct answer *a);
 
 /* agent.c */
+/* For loops that wait: does not return if the host has closed its side. */
+void check_host(void);
 void append(struct buffer *b, const void *bytes, size_t len);
 void say(struct answer *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int fail(struct answer *a, const char *format, ...) __attribute__((format(printf, 2, 3)));

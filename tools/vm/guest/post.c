@@ -300,8 +300,10 @@ int verb_poll(const struct request *r, struct answer *a)
         if (n >= (int)min || late)
             break;
         /* The kernel's side of rxe needs the processor too. */
-        if (!got)
+        if (!got) {
+            check_host();
             usleep(100);
+        }
     }
     say(a, "n=%d", n);
     for (int i = 0; i < n; i++)

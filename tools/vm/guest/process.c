@@ -76,6 +76,7 @@ static int reap(pid_t pid, int64_t deadline)
             waitpid(pid, &status, 0);
             return TIMED_OUT;
         }
+        check_host();
         usleep(2000);
     }
 }

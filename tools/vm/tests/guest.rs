@@ -202,6 +202,12 @@ fn files(agent: &mut Agent) {
     let start = std::time::Instant::now();
     agent.put("/tmp/new/file", 0o755, &bytes).unwrap();
     eprintln!("put: {:.1} MB/s", 3.0 / start.elapsed().as_secs_f64());
+    #[expect(clippy::disallowed_methods, reason = "tells how fast an answer comes")]
+    let start = std::time::Instant::now();
+    for _ in 0..200 {
+        ask(agent, "events timeout_ms=0");
+    }
+    eprintln!("round trip: {:.2?}", start.elapsed() / 200);
     let back = agent.get("/tmp/new/file", 4_000_000).unwrap();
     assert!(back == bytes);
     assert_eq!(agent.get("/tmp/new/file", 5).unwrap(), bytes[..5]);
@@ -713,4 +719,57 @@ fn a_tap_and_an_extra_program() {
     assert!(is_there());
     vm.kill();
     assert!(!is_there());
+}
+
+/// Random words in the place of verbs, keys and values: the agent answers each request, and is
+/// there afterwards.
+#[test]
+fn random_requests() {
+    let Some(image) = image() else {
+        eprintln!("skipped: XROCE_VM is not set");
+        return;
+    };
+    let verbs = "reset mr dereg cq qp srq ah mw destroy mcast events fill hash peek poke modify \
+        query send recv bind poll kill wait get gids counters x";
+    let keys = "id qp cq mr ah srq mw scq rcq wr n sge op rva rkey lkey raw off len access depth \
+        type state dgid gid gid_index mtu dqpn rq_psn sq_psn timeout retry rnr rnr_timer rd_in \
+        rd_out kind inv imm cmp swap flags stride rstride hex seed max min qkey swr rwr name sig";
+    let values = "0 1 2 3 4 0x10 64 4096 65536 0x7fffffff 0xffffffff 0xffffffffffffffff -1 rc ud \
+        uc init rtr rts err reset send write read cas fadd send_inv write_imm local_inv qp cq mr \
+        1:0:64 1:0:64,2:0:8 2:4000:4096 - : 1: 1::: 00000000000000000000ffff0a000001 00ff x";
+    let [verbs, keys, values] =
+        [verbs, keys, values].map(|s| s.split_whitespace().collect::<Vec<_>>());
+    let seed = std::env::var("XROCE_SEED").map_or(1, |seed| seed.parse::<u64>().unwrap());
+    eprintln!("XROCE_SEED={seed}");
+    let mut state = seed;
+    let mut pick = |words: &[&'static str]| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        words[usize::try_from(state >> 33).unwrap() % words.len()]
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut vm = Vm::boot(&config(&image, dir.path(), 1)).unwrap();
+    let mut done = 0;
+    for _ in 0..5000 {
+        let verb = pick(&verbs);
+        let mut args = String::new();
+        for _ in 0..pick(&["0", "2", "4", "6", "9"]).parse::<u32>().unwrap() {
+            // Half of the ids are 1, so that objects meet.
+            let value = if pick(&["a", "b"]) == "a" {
+                "1"
+            } else {
+                pick(&values)
+            };
+            args.push_str(&format!("{}={value} ", pick(&keys)));
+        }
+        match vm.agent().call(verb, args.trim_end(), None, SOON) {
+            Ok(_) => done += 1,
+            Err(error) if error.is::<Refused>() => {}
+            Err(error) => panic!("{error:#}\n{}", vm.console()),
+        }
+    }
+    eprintln!("{done} of 5000 were done");
+    vm.agent().reset().unwrap();
+    assert!(!vm.console().contains("BUG"), "{}", vm.console());
 }
