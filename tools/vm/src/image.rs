@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cache::{Cache, Lock, key, sha256};
-use crate::command::{command, output};
+use crate::command::{command, find_program, output};
 use crate::cpio::Archive;
 use crate::elf::{self, Libraries};
 use crate::modules::{self, Modules};
@@ -15,6 +15,9 @@ use crate::packages::{self, Kernel};
 use crate::vmlinux;
 
 const INIT: &str = include_str!("../guest/init");
+
+/// How images are made. In the names of what is made, so that another way makes another image.
+const HOW: &str = concat!(include_str!("image.rs"), include_str!("cpio.rs"));
 
 /// The agent's source. It travels in the program, which may run without its repository.
 const AGENT: [(&str, &str); 8] = [
@@ -150,11 +153,10 @@ pub fn prepare(
     let agent = build_agent(cache, &lock, &tools, say).context("the guest's agent")?;
     let release = fs::read_to_string(built.join("release"))?;
 
-    let mut parts = vec![INIT.to_owned(), LAYOUT.to_owned()];
+    let mut parts = vec![INIT.to_owned(), HOW.to_owned()];
     for folder in [&tools, &built, &agent] {
         parts.push(folder.display().to_string());
     }
-    parts.extend(PROGRAMS.map(str::to_owned));
     for file in extra {
         ensure!(
             file.guest.starts_with('/'),
@@ -180,9 +182,6 @@ pub fn prepare(
     })
 }
 
-/// Changes when this file lays out the same contents in another way.
-const LAYOUT: &str = "2";
-
 /// The kernel and its modules, unpacked and reduced to what the image needs.
 fn build_kernel(
     cache: &Cache,
@@ -191,7 +190,8 @@ fn build_kernel(
     say: &mut dyn FnMut(&str),
 ) -> Result<PathBuf> {
     let wanted = [&LOADED[..], &LOADABLE[..]].concat();
-    let name = format!("kernel-{kernel}-{}", key(&wanted));
+    let how = [include_str!("modules.rs"), include_str!("vmlinux.rs")];
+    let name = format!("kernel-{kernel}-{}", key(wanted.iter().chain(&how)));
     cache.folder(lock, &name, |folder| {
         let tree = cache.part()?;
         let release = packages::kernel(cache, kernel, tree.path(), say)?;
@@ -226,6 +226,10 @@ fn build_agent(
     let sources = AGENT.iter().flat_map(|(name, text)| [*name, *text]);
     let name = format!("agent-{}", key(sources.chain([tree.as_str()])));
     cache.folder(lock, &name, |folder| {
+        ensure!(
+            find_program("gcc").is_some(),
+            "gcc is missing: install the packages gcc and libc6-dev (scripts/setup.sh interop)"
+        );
         say("compile the agent");
         let libraries = tools.join(MULTIARCH);
         let mut gcc = command("gcc", ["-O2", "-Wall", "-o"]);
@@ -349,13 +353,18 @@ fn add_modules(archive: &mut Archive, kernel: &Path, release: &str) -> Result<()
     Ok(())
 }
 
-/// Removes the oldest images of a kernel.
+/// Its time tells when an image was last asked for.
+const USED: &str = "used";
+
+/// Notes that an image is in use, and removes those that were not for the longest time.
 fn forget(cache: &Cache, family: &str, used: &Path) -> Result<()> {
+    fs::write(used.join(USED), "").with_context(|| used.display().to_string())?;
     let mut images = Vec::new();
     for entry in fs::read_dir(cache.dir())? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(family) && entry.path() != used {
-            images.push((entry.metadata()?.modified()?, entry.path()));
+            let time = fs::metadata(entry.path().join(USED)).and_then(|used| used.modified());
+            images.push((time.ok(), entry.path()));
         }
     }
     images.sort();
@@ -364,4 +373,44 @@ fn forget(cache: &Cache, family: &str, used: &Path) -> Result<()> {
         fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_in_use_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let names = ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.12-e"];
+        for name in names {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let used = |name| {
+            // Times of files are as coarse as the kernel's tick.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            forget(&cache, "6.1-", &cache.dir().join(name)).unwrap();
+        };
+        for name in ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.1-a"] {
+            used(name);
+        }
+        fs::create_dir(dir.path().join("6.1-f")).unwrap();
+        used("6.1-f");
+        let left = |name: &&str| dir.path().join(name).exists();
+        let left: Vec<_> = names.into_iter().filter(left).collect();
+        assert_eq!(left, ["6.1-a", "6.1-c", "6.1-d", "6.12-e"]);
+    }
+
+    #[test]
+    fn the_agent_has_all_of_its_files() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest");
+        for entry in fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(
+                name == "init" || AGENT.iter().any(|(n, _)| *n == name),
+                "{name}"
+            );
+        }
+    }
 }

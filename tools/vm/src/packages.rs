@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::cache::{Cache, Lock, key, sha256};
-use crate::command::{command, output};
+use crate::command::{command, find_program, output};
 
 /// Which Linux the guest runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,32 +104,37 @@ fn parse(text: &str) -> Vec<Package> {
     packages
 }
 
-/// What apt's lists say of the packages; brings the lists up to date if one is not in them.
-fn show(names: &[&str], say: &mut dyn FnMut(&str)) -> Result<Vec<Package>> {
-    match look_up(names) {
-        Ok(packages) => Ok(packages),
-        Err(_) => {
-            say("apt-get update");
-            output(&mut command(
-                "apt-get",
-                ["-q", "-o", LOCK, "-o", RETRIES, "update"],
-            ))
-            .context("the package lists are incomplete; run apt-get update as root")?;
-            look_up(names)
-        }
+/// Gets something with apt. If it fails, once more with fresh lists: they may name versions that
+/// the archive no longer has, or be missing altogether.
+fn with_apt<T>(
+    say: &mut dyn FnMut(&str),
+    get: impl Fn(&mut dyn FnMut(&str)) -> Result<T>,
+) -> Result<T> {
+    for program in ["apt-get", "apt-cache", "dpkg-deb"] {
+        ensure!(
+            find_program(program).is_some(),
+            "{program} is missing: the guest is made of Debian's packages, by Debian's tools"
+        );
     }
+    let first = match get(say) {
+        Ok(got) => return Ok(got),
+        Err(error) => error,
+    };
+    say("apt-get update");
+    let options = ["-q", "-o", LOCK, "-o", RETRIES, "update"];
+    output(&mut command("apt-get", options)).with_context(|| format!("{first:#}"))?;
+    get(say)
 }
 
-fn look_up(names: &[&str]) -> Result<Vec<Package>> {
+/// What apt's lists say of the packages.
+fn show(names: &[&str]) -> Result<Vec<Package>> {
     let args = ["show", "--no-all-versions"].iter().chain(names);
     let text = output(&mut command("apt-cache", args))?;
     let known = parse(&String::from_utf8_lossy(&text));
     let find = |name: &&str| {
         let package = known.iter().find(|package| package.name == *name);
         package.cloned().with_context(|| {
-            format!(
-                "apt knows no package {name}: Debian 12 has it, in main or its security updates"
-            )
+            format!("apt knows no package {name}, which is part of Debian 12 and its updates")
         })
     };
     names.iter().map(find).collect()
@@ -140,7 +145,11 @@ const LOCK: &str = "DPkg::Lock::Timeout=300";
 const RETRIES: &str = "Acquire::Retries=3";
 
 /// The package files, downloaded unless they are there and sound.
-fn fetch(cache: &Cache, packages: &[Package], say: &mut dyn FnMut(&str)) -> Result<Vec<PathBuf>> {
+fn fetch(
+    cache: &Cache,
+    packages: Vec<Package>,
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<(Package, PathBuf)>> {
     let folder = cache.dir().join("deb");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let place = |package: &Package| folder.join(format!("{}.deb", package.sha256));
@@ -148,7 +157,11 @@ fn fetch(cache: &Cache, packages: &[Package], say: &mut dyn FnMut(&str)) -> Resu
         |package: &&Package| sha256(&place(package)).is_ok_and(|sha256| sha256 == package.sha256);
     let (_, missing): (Vec<&Package>, Vec<&Package>) = packages.iter().partition(sound);
     if !missing.is_empty() {
-        say(&format!("download of {} packages", missing.len()));
+        let names: Vec<&str> = missing
+            .iter()
+            .map(|package| package.name.as_str())
+            .collect();
+        say(&format!("download {}", names.join(" ")));
         let part = cache.part()?;
         let wanted = missing.iter().map(|p| format!("{}={}", p.name, p.version));
         let options = ["-q", "-o", LOCK, "-o", RETRIES, "download"];
@@ -167,7 +180,11 @@ fn fetch(cache: &Cache, packages: &[Package], say: &mut dyn FnMut(&str)) -> Resu
             fs::rename(file, place(package)).with_context(|| format!("cannot keep {name}"))?;
         }
     }
-    Ok(packages.iter().map(place).collect())
+    let placed = packages.into_iter().map(|package| {
+        let place = place(&package);
+        (package, place)
+    });
+    Ok(placed.collect())
 }
 
 fn unpack(deb: &Path, into: &Path) -> Result<()> {
@@ -177,8 +194,8 @@ fn unpack(deb: &Path, into: &Path) -> Result<()> {
 /// The tree with all of [`TOOLS`] unpacked.
 pub(crate) fn tools(cache: &Cache, lock: &Lock, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
     cache.folder(lock, &format!("tools-{}", key(TOOLS)), |folder| {
-        let packages = show(&TOOLS, say)?;
-        for (deb, package) in fetch(cache, &packages, say)?.iter().zip(&packages) {
+        let fetched = with_apt(say, |say| fetch(cache, show(&TOOLS)?, say))?;
+        for (package, deb) in &fetched {
             say(&format!("unpack {} {}", package.name, package.version));
             unpack(deb, folder)?;
         }
@@ -193,12 +210,14 @@ pub(crate) fn kernel(
     into: &Path,
     say: &mut dyn FnMut(&str),
 ) -> Result<String> {
-    let meta = show(&[kernel.meta_package()], say)?;
-    let real = real_kernel(&meta[0])?;
-    let packages = show(&[&real], say)?;
-    let debs = fetch(cache, &packages, say)?;
-    say(&format!("unpack {real} {}", packages[0].version));
-    unpack(&debs[0], into)?;
+    let fetched = with_apt(say, |say| {
+        let meta = show(&[kernel.meta_package()])?;
+        fetch(cache, show(&[&real_kernel(&meta[0])?])?, say)
+    })?;
+    let (package, deb) = &fetched[0];
+    let real = &package.name;
+    say(&format!("unpack {real} {}", package.version));
+    unpack(deb, into)?;
     match real.strip_prefix("linux-image-") {
         Some(release) if into.join("lib/modules").join(release).is_dir() => Ok(release.to_owned()),
         _ => bail!("{real} has no modules"),
