@@ -5,8 +5,8 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
+use super::flow::{Area, Attributes, Done, FULL_ACCESS};
 use super::message::{Message, QpData};
-use super::node::{Area, Attributes, Done, FULL_ACCESS};
 use super::pattern::{MessageId, Pattern};
 use super::plan::{Op, Plan, Shape, Step, Test};
 use super::talk::{Talk, unexpected};

@@ -1,7 +1,7 @@
 //! `xroce perf`: two processes, one at each end of a path, each with an engine of its own.
 //!
 //! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`message`],
-//! [`channel`]); the data goes over the port under test ([`port`], [`node`]). Engine and test run
+//! [`channel`]); the data goes over the port under test ([`port`], [`node`], [`flow`]). Engine and test run
 //! in one thread, as an application on a poll-mode stack does.
 
 mod answer;
@@ -9,6 +9,7 @@ pub(crate) mod args;
 mod channel;
 mod client;
 mod compat;
+mod flow;
 mod message;
 mod node;
 mod pattern;

@@ -1,41 +1,26 @@
-//! One engine with its port, and the queue pairs and memory of one conversation on it.
+//! One engine with its port.
 //!
-//! The only module of `perf` that calls the engine. Everything runs in the calling thread: the
-//! engine moves when [`Flow::turn`] is called, and only then.
+//! With [`super::flow`] the only module of `perf` that calls the engine. Everything runs in the
+//! calling thread: the engine moves when [`Flow::turn`](super::flow::Flow::turn) is called, and
+//! only then.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
-use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Engine, EngineConfig, Mr, Poller, Work};
+use anyhow::Result;
+use xroce_engine::{Engine, EngineConfig};
 use xroce_net::datapath::Datapath;
 use xroce_net::neigh;
-use xroce_proto::memory::{Access, Pd};
-use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, WcStatus};
-use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
-use xroce_shm::Region;
-use xroce_wire::newtypes::{Gid, MacAddr, PathMtu, Psn, Qpn, RKey, Va};
+use xroce_proto::memory::Pd;
+use xroce_proto::wc::{Completion, Cq};
+use xroce_wire::newtypes::{Gid, MacAddr, Qpn};
 use xroce_wire::path::AddressVector;
 
-use super::args::Poll;
-use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
-use super::plan::{Op, Plan, Shape, Step};
-
 /// Completions taken from the queue at once.
-const REAP: usize = 32;
-/// `wr_id` of a receive has this bit.
-const RECV_BIT: u64 = 1 << 63;
-/// Position of the index of the queue pair in a `wr_id`; the message number is below.
-const QP_SHIFT: u32 = 48;
+pub(super) const REAP: usize = 32;
 /// A neighbour is waited for so long, in ms.
 const RESOLVE_MS: u64 = 3_000;
 /// RoCE source ports are taken from here up, so that every queue pair is a flow of its own.
 const SRC_PORT_MIN: u16 = 0xc000;
-
-/// What a peer of our own may do with our memory.
-pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
 
 /// How frames get their lower headers.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +45,8 @@ pub(crate) enum Way {
 
 /// One engine with its port.
 pub(crate) struct Node<D: Datapath> {
-    engine: Engine<D>,
-    pd: Pd,
+    pub(super) engine: Engine<D>,
+    pub(super) pd: Pd,
     local: IpAddr,
     way: Way,
     /// The completion queue and its depth: kept from step to step, replaced by a deeper one.
@@ -122,8 +107,17 @@ impl<D: Datapath> Node<D> {
         })
     }
 
+    /// The path as one queue pair takes it: with a source port of its own, if that is ours to say.
+    pub(super) fn path_of(&self, qpn: Qpn, mut path: AddressVector) -> AddressVector {
+        if matches!(self.way, Way::Ethernet { .. }) {
+            // 14 bits: 0xc000 ..= 0xffff.
+            path.src_port |= u16::try_from(qpn.value() & 0x3fff).unwrap_or(0);
+        }
+        path
+    }
+
     /// A completion queue of at least this depth, empty.
-    fn cq(&mut self, depth: u32) -> Result<Cq> {
+    pub(super) fn cq(&mut self, depth: u32) -> Result<Cq> {
         if let Some((cq, has)) = self.cq
             && has >= depth
         {
@@ -135,491 +129,5 @@ impl<D: Datapath> Node<D> {
         let cq = self.engine.create_cq(depth)?;
         self.cq = Some((cq, depth));
         Ok(cq)
-    }
-}
-
-/// Half of the memory of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Area {
-    /// Where messages start: the source of SEND, WRITE and READ.
-    Source,
-    /// Where messages end.
-    Target,
-}
-
-/// What the peer complained about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub(crate) struct NaksReceived {
-    /// It had no receive posted.
-    pub rnr_naks_received: u64,
-    /// It missed a packet.
-    pub sequence_naks_received: u64,
-}
-
-/// A finished work request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    /// Index of the queue pair.
-    pub qp: u32,
-    /// Number given when it was posted.
-    pub n: u64,
-    /// Whether it was a receive.
-    pub received: bool,
-    /// Bytes, of a receive.
-    pub len: u32,
-}
-
-/// The queue pairs and the memory of one conversation. Dropping it frees them.
-pub(crate) struct Flow<'n, D: Datapath> {
-    node: &'n mut Node<D>,
-    region: Region,
-    mr: Mr,
-    /// Bytes of one area of one queue pair.
-    area: u64,
-    remote: Option<Remote>,
-    cq: Option<Cq>,
-    qps: Vec<Qpn>,
-    shape: Shape,
-    icrc_errors_before: u64,
-    poller: Poller,
-}
-
-/// Where the peer is.
-#[derive(Debug)]
-struct Remote {
-    /// Of each queue pair.
-    areas: Vec<RemoteAreas>,
-    path_mtu: PathMtu,
-    path: AddressVector,
-}
-
-/// Memory of the peer that belongs to one queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RemoteAreas {
-    /// Where READs start.
-    pub source: Va,
-    /// Where WRITEs end.
-    pub target: Va,
-    /// Key of both.
-    pub rkey: RKey,
-}
-
-/// Attributes of queue pairs that the peer has a say in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Attributes {
-    /// READs of the peer answered at a time.
-    pub reads_in: u8,
-    /// READs of this side outstanding at a time.
-    pub reads_out: u8,
-    /// RNR retries; 7 is for ever.
-    pub rnr_retry: u8,
-    /// Whether this side sends; otherwise its queue pairs stay in RTR.
-    pub sends: bool,
-}
-
-impl Default for Attributes {
-    fn default() -> Self {
-        Self {
-            reads_in: 16,
-            reads_out: 16,
-            rnr_retry: 6,
-            sends: true,
-        }
-    }
-}
-
-impl<'n, D: Datapath> Flow<'n, D> {
-    /// Registers the memory that `plan` needs.
-    ///
-    /// # Errors
-    /// There is not so much memory.
-    pub(crate) fn new(node: &'n mut Node<D>, plan: &Plan, poll: Poll) -> Result<Self> {
-        Self::with_memory(node, plan.bytes_per_qp() / 2, plan.qps, poll)
-    }
-
-    /// Registers two areas of so many bytes for each of so many queue pairs.
-    ///
-    /// # Errors
-    /// There is not so much memory.
-    pub(crate) fn with_memory(
-        node: &'n mut Node<D>,
-        area: u64,
-        qps: u32,
-        poll: Poll,
-    ) -> Result<Self> {
-        let bytes = 2 * area * u64::from(qps);
-        let len = usize::try_from(bytes).context("buffers larger than the address space")?;
-        let region = Region::anonymous(len)
-            .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = node.engine.reg_mr(node.pd, &region, access)?;
-        Ok(Self {
-            node,
-            region,
-            mr,
-            area,
-            remote: None,
-            cq: None,
-            qps: Vec::new(),
-            shape: Shape {
-                qps: 0,
-                depth: 0,
-                receives: 0,
-                slots: 1,
-                stride: 1,
-                round: None,
-            },
-            icrc_errors_before: 0,
-            poller: Poller::new(poll.into()),
-        })
-    }
-
-    /// What the peer needs to know to access the memory.
-    pub(crate) fn memory(&self) -> MemoryData {
-        MemoryData {
-            va: self.mr.va.value(),
-            len: self.mr.len,
-            rkey: self.mr.rkey.value(),
-        }
-    }
-
-    /// Says where a peer is whose memory is laid out as ours; before the first step.
-    pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
-        let both = 2 * self.area;
-        let starts = (0..self.mr.len).step_by(usize::try_from(both).unwrap_or(usize::MAX));
-        let areas = starts.map(|at| RemoteAreas {
-            source: memory.va.wrapping_add(at),
-            target: memory.va.wrapping_add(at + self.area),
-            rkey: memory.rkey,
-        });
-        self.set_peer(areas.collect(), mtu, path);
-    }
-
-    /// Says where the peer is, and its memory for each queue pair; before connecting.
-    pub(crate) fn set_peer(&mut self, areas: Vec<RemoteAreas>, mtu: PathMtu, path: AddressVector) {
-        self.remote = Some(Remote {
-            areas,
-            path_mtu: mtu,
-            path,
-        });
-    }
-
-    /// The engine with its port.
-    pub(crate) fn node(&self) -> &Node<D> {
-        self.node
-    }
-
-    /// Address of an area, for a peer that is told each one.
-    pub(crate) fn address(&self, area: Area, qp: u32) -> u64 {
-        self.mr.va.wrapping_add(self.offset(area, qp, 0)).value()
-    }
-
-    /// Makes the queue pairs of a step, in INIT: receives may be posted. The peer may do with the
-    /// memory what `access` says.
-    ///
-    /// # Errors
-    /// The engine refuses.
-    pub(crate) fn start_step(&mut self, shape: Shape, access: Access) -> Result<Vec<QpData>> {
-        self.end_step();
-        self.shape = shape;
-        let (sends, receives) = (shape.depth + 1, shape.receives + 1);
-        let cq = self.node.cq(shape.qps * (sends + receives))?;
-        self.cq = Some(cq);
-        let init = QpInit {
-            max_send_wr: sends,
-            max_recv_wr: receives,
-            ..QpInit::rc(self.node.pd, cq, cq)
-        };
-        for _ in 0..shape.qps {
-            let qpn = self.node.engine.create_qp(&init)?;
-            self.qps.push(qpn);
-            self.node.engine.modify_qp(qpn, &QpAttr::init(access))?;
-        }
-        self.icrc_errors_before = self.node.engine.stats().icrc_errors;
-        // Unguessable, so that packets of an earlier connection do not fit by chance.
-        let random = RandomState::new();
-        let psn = |qpn: Qpn| {
-            let mut hasher = random.build_hasher();
-            hasher.write_u32(qpn.value());
-            u32::try_from(hasher.finish() & 0x00ff_ffff).unwrap_or(0)
-        };
-        Ok(self
-            .qps
-            .iter()
-            .map(|&q| QpData {
-                qpn: q.value(),
-                psn: psn(q),
-            })
-            .collect())
-    }
-
-    /// Connects the queue pairs of the step with those of the peer.
-    ///
-    /// # Errors
-    /// The peer's numbers are impossible, or the engine refuses.
-    pub(crate) fn connect_step(
-        &mut self,
-        own: &[QpData],
-        theirs: &[QpData],
-        attributes: Attributes,
-    ) -> Result<()> {
-        let theirs: Vec<RemoteQp> = check_qps(theirs, self.shape.qps)?;
-        let Some(remote) = &self.remote else {
-            bail!("no peer yet")
-        };
-        for ((&qpn, own), theirs) in self.qps.iter().zip(own).zip(&theirs) {
-            let mut path = remote.path;
-            if matches!(self.node.way, Way::Ethernet { .. }) {
-                // 14 bits: 0xc000 ..= 0xffff.
-                path.src_port |= u16::try_from(qpn.value() & 0x3fff).unwrap_or(0);
-            }
-            let rtr = QpAttr {
-                max_dest_rd_atomic: Some(attributes.reads_in),
-                ..QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn)
-            };
-            self.node.engine.modify_qp(qpn, &rtr)?;
-            if attributes.sends {
-                let rts = QpAttr {
-                    max_rd_atomic: Some(attributes.reads_out),
-                    rnr_retry: Some(attributes.rnr_retry),
-                    ..QpAttr::rts(Psn::new(own.psn))
-                };
-                self.node.engine.modify_qp(qpn, &rts)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Destroys the queue pairs of the step.
-    pub(crate) fn end_step(&mut self) {
-        for qpn in self.qps.drain(..) {
-            // It exists: nobody else destroys it.
-            let _ = self.node.engine.destroy_qp(qpn);
-        }
-    }
-
-    /// Runs the engine once; in adaptive mode sleeps a little if there was nothing to do.
-    ///
-    /// # Errors
-    /// The port failed.
-    #[inline]
-    pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
-        self.poller
-            .step(&mut self.node.engine, now)
-            .context("the port failed")
-    }
-
-    fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
-        let half = if area == Area::Source { 0 } else { self.area };
-        u64::from(qp) * 2 * self.area + half + self.shape.offset(n)
-    }
-
-    fn sge(&self, area: Area, qp: u32, n: u64, len: u32) -> Sge {
-        let va = self.mr.va.wrapping_add(self.offset(area, qp, n));
-        Sge {
-            lkey: self.mr.lkey,
-            va,
-            len,
-        }
-    }
-
-    /// Posts message `n` of `step` on queue pair `qp`, from (READ: to) the slot of `area`.
-    ///
-    /// # Errors
-    /// The queue pair has failed, or a limit of this program is wrong.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        step: Step,
-        area: Area,
-        qp: u32,
-        n: u64,
-        signaled: bool,
-    ) -> Result<()> {
-        let (Some(&qpn), Some(remote)) = (self.qps.get(qp as usize), &self.remote) else {
-            bail!("no queue pair {qp}");
-        };
-        let Some(&RemoteAreas {
-            source,
-            target,
-            rkey,
-        }) = remote.areas.get(qp as usize)
-        else {
-            bail!("no memory of the peer for queue pair {qp}");
-        };
-        let at = |area: Va| area.wrapping_add(self.shape.offset(n));
-        let op = match step.op {
-            Op::Send => SendOp::Send,
-            Op::Write => SendOp::Write {
-                va: at(target),
-                rkey,
-            },
-            Op::Read => SendOp::Read {
-                va: at(source),
-                rkey,
-            },
-        };
-        let flags = if signaled {
-            SendFlags::SIGNALED
-        } else {
-            SendFlags::empty()
-        };
-        let sges = [self.sge(area, qp, n, step.size)];
-        let wr_id = u64::from(qp) << QP_SHIFT | n;
-        let wr = SendWr {
-            wr_id,
-            op,
-            flags,
-            data: Data::Sges(&sges),
-        };
-        self.node
-            .engine
-            .post_send(qpn, &wr)
-            .map_err(|e| self.explain(qpn, e.into()))
-    }
-
-    /// Posts a receive for message `n` on queue pair `qp`, into the target area.
-    ///
-    /// # Errors
-    /// As [`Flow::post`].
-    #[inline]
-    pub(crate) fn post_recv(&mut self, qp: u32, n: u64, size: u32) -> Result<()> {
-        let Some(&qpn) = self.qps.get(qp as usize) else {
-            bail!("no queue pair {qp}")
-        };
-        let sges = [self.sge(Area::Target, qp, n, size)];
-        let wr = RecvWr {
-            wr_id: RECV_BIT | u64::from(qp) << QP_SHIFT | n,
-            sges: &sges,
-        };
-        self.node
-            .engine
-            .post_recv(qpn, &wr)
-            .map_err(|e| self.explain(qpn, e.into()))
-    }
-
-    /// Appends what has completed to `done`.
-    ///
-    /// # Errors
-    /// A work request failed; the error says why.
-    #[inline]
-    pub(crate) fn reap(&mut self, done: &mut Vec<Done>) -> Result<()> {
-        let Some(cq) = self.cq else { return Ok(()) };
-        loop {
-            let mut batch = [Completion::EMPTY; REAP];
-            let n = self.node.engine.poll_cq(cq, &mut batch);
-            for wc in batch.iter().take(n) {
-                if wc.status != WcStatus::Success {
-                    return Err(self.failed(wc));
-                }
-                done.push(Done {
-                    qp: u32::try_from(wc.wr_id >> QP_SHIFT & 0x7fff).unwrap_or(u32::MAX),
-                    n: wc.wr_id & ((1 << QP_SHIFT) - 1),
-                    received: wc.wr_id & RECV_BIT != 0,
-                    len: wc.byte_len,
-                });
-            }
-            if n < REAP {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Messages from now on lie in so many slots, so many bytes apart. They fit into an area.
-    pub(crate) fn use_slots(&mut self, slots: u32, stride: u32) {
-        (self.shape.slots, self.shape.stride) = (slots, stride);
-    }
-
-    /// Writes the last byte of message 0 of `size` bytes on queue pair 0.
-    #[inline]
-    pub(crate) fn set_last_byte(&mut self, area: Area, size: u32, byte: u8) {
-        let at = self.offset(area, 0, 0) + u64::from(size.saturating_sub(1));
-        let inside = self.region.write_at(at, &[byte]);
-        debug_assert!(inside.is_ok(), "slot outside the region");
-    }
-
-    /// Writes a message into its slot.
-    pub(crate) fn fill(&mut self, area: Area, qp: u32, n: u64, bytes: &[u8]) {
-        let inside = self.region.write_at(self.offset(area, qp, n), bytes);
-        debug_assert!(inside.is_ok(), "slot outside the region");
-    }
-
-    /// Reads a message out of its slot.
-    pub(crate) fn read(&self, area: Area, qp: u32, n: u64, bytes: &mut [u8]) {
-        let inside = self.region.read_at(self.offset(area, qp, n), bytes);
-        debug_assert!(inside.is_ok(), "slot outside the region");
-    }
-
-    /// The last byte of a message of `size` bytes.
-    #[inline]
-    pub(crate) fn last_byte(&self, area: Area, qp: u32, n: u64, size: u32) -> u8 {
-        let at = self.offset(area, qp, n) + u64::from(size.saturating_sub(1));
-        let mut byte = [0];
-        let inside = self.region.read_at(at, &mut byte);
-        debug_assert!(inside.is_ok(), "slot outside the region");
-        byte[0]
-    }
-
-    /// What this side counted in this step.
-    pub(crate) fn counters(&self) -> SideCounters {
-        let engine = &self.node.engine;
-        let mut sum = SideCounters {
-            icrc_errors: engine.stats().icrc_errors - self.icrc_errors_before,
-            ..SideCounters::default()
-        };
-        for c in self.qps.iter().filter_map(|&qpn| engine.qp_counters(qpn)) {
-            sum.retransmissions += c.retransmits;
-            sum.timeouts += c.timeouts;
-            sum.rnr_naks += c.rnr_naks_out;
-            sum.sequence_naks += c.seq_naks_out;
-        }
-        sum
-    }
-
-    /// NAKs received in this step.
-    pub(crate) fn naks_received(&self) -> NaksReceived {
-        let mut sum = NaksReceived::default();
-        for c in self
-            .qps
-            .iter()
-            .filter_map(|&qpn| self.node.engine.qp_counters(qpn))
-        {
-            sum.rnr_naks_received += c.rnr_naks_in;
-            sum.sequence_naks_received += c.seq_naks_in;
-        }
-        sum
-    }
-
-    /// What happened to the first queue pair that has failed, if one has: a responder fails
-    /// without a completion.
-    #[cold]
-    pub(crate) fn failure(&self) -> Option<anyhow::Error> {
-        let failures = self
-            .qps
-            .iter()
-            .find_map(|&qpn| self.node.engine.failure(qpn));
-        failures.map(|failure| anyhow!("{failure}"))
-    }
-
-    #[cold]
-    fn failed(&self, wc: &Completion) -> anyhow::Error {
-        self.explain(wc.qpn, anyhow!("work completion {:?}", wc.status))
-    }
-
-    /// The engine's explanation of what happened to a queue pair, or else `fallback`.
-    #[cold]
-    fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
-        match self.node.engine.failure(qpn) {
-            Some(failure) => anyhow!("{failure}"),
-            None => fallback.context(format!("queue pair {:#x}", qpn.value())),
-        }
-    }
-}
-
-impl<D: Datapath> Drop for Flow<'_, D> {
-    fn drop(&mut self) {
-        self.end_step();
-        // Registered in `new`, and nobody else takes it back.
-        let _ = self.node.engine.dereg_mr(self.mr.lkey);
     }
 }

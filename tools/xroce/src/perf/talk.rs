@@ -7,8 +7,8 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
 use super::channel::{Channel, ChannelError};
+use super::flow::Flow;
 use super::message::Message;
-use super::node::Flow;
 use crate::stop;
 
 /// The side channel is looked at this often: a read of an empty socket costs as much as a packet.

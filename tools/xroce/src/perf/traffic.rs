@@ -12,8 +12,8 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
+use super::flow::{Area, Attributes, Done, FULL_ACCESS, Flow};
 use super::message::{Message, SideCounters};
-use super::node::{Area, Attributes, Done, FULL_ACCESS, Flow};
 use super::pattern::{MessageId, Mismatch, Pattern};
 use super::plan::{Limit, Op, Plan, Shape, Step, Test};
 use super::talk::{Talk, unexpected};

@@ -5,7 +5,7 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Instant;
 
-use super::super::node::{Done, Flow};
+use super::super::flow::{Done, Flow};
 use super::super::plan::Step;
 use super::super::traffic::{Posting, Progress};
 use super::message::PeerReport;

@@ -7,7 +7,7 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Instant;
 
-use super::super::node::{Area, Done};
+use super::super::flow::{Area, Done};
 use super::super::plan::{Op, Step};
 use super::super::traffic::LONGEST_NS;
 use super::bandwidth::Receives;

@@ -8,8 +8,9 @@ use xroce_wire::newtypes::{PathMtu, RKey, Va};
 
 use super::super::args::Poll;
 use super::super::client::own_path_mtu;
+use super::super::flow::{Area, Attributes, Flow, RemoteAreas};
 use super::super::message::{MemoryData, QpData};
-use super::super::node::{Area, Attributes, Flow, Node, RemoteAreas};
+use super::super::node::Node;
 use super::super::plan::{MAX_MEMORY, Op, Shape, Step, Test};
 use super::bandwidth::{self, Receives};
 use super::job::Job;

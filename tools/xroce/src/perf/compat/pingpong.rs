@@ -4,11 +4,13 @@
 use anyhow::{Result, bail};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Access;
+use xroce_wire::newtypes::PathMtu;
 
 use super::super::args::Poll;
 use super::super::client::own_path_mtu;
+use super::super::flow::{Attributes, Flow, RemoteAreas};
 use super::super::message::QpData;
-use super::super::node::{Attributes, Flow, Node, RemoteAreas};
+use super::super::node::Node;
 use super::super::plan::{Op, Shape, Step, Test};
 use super::bandwidth::Receives;
 use super::job::Job;
@@ -55,52 +57,14 @@ pub(super) fn run<D: Datapath>(
     };
     let receives = Receives::post(&mut flow, 1, size, job.iterations, job.rx_depth)?;
     let gid = flow.node().local().into();
-    let address = Address { qpn, psn, gid }.encode();
+    let address = Address { qpn, psn, gid };
     let step = Step {
         op: Op::Send,
         test: Test::Lat,
         size,
     };
     Session::new(flow, line, role, own, job.patience).finish(|session| {
-        let connect = |session: &mut Session<'_, D>, theirs: &[u8; ADDRESS_LEN]| -> Result<()> {
-            let theirs = Address::parse(theirs)?;
-            let flow = &mut session.flow;
-            let gid = peer_gid(theirs.gid, flow.node(), "-g")?;
-            let mut path = flow.node().path(gid)?;
-            path.hop_limit = HOP_LIMIT;
-            flow.set_peer(vec![RemoteAreas::default()], path_mtu, path);
-            let theirs = QpData {
-                qpn: theirs.qpn,
-                psn: theirs.psn,
-            };
-            let attributes = Attributes {
-                reads_in: 1,
-                reads_out: 1,
-                rnr_retry: 7,
-                sends: true,
-            };
-            flow.connect_step(&session.own, &[theirs], attributes)
-        };
-        // The server connects before it answers: the client's first message may follow at once.
-        match role {
-            Role::Client => {
-                let theirs = session.swap(ADDRESS, &address)?;
-                connect(session, &theirs)?;
-                session.line.send(LAST, &DONE)?;
-            }
-            Role::Server => {
-                let theirs = session.receive(ADDRESS)?;
-                connect(session, &theirs)?;
-                session.line.send(ADDRESS, &address)?;
-                let last: [u8; 5] = session.receive(LAST)?;
-                if last != DONE {
-                    bail!(
-                        "the peer sent \"{}\" where \"done\" was expected",
-                        last.escape_ascii()
-                    );
-                }
-            }
-        }
+        introduce(session, address, path_mtu)?;
         session.may_leave = true;
         let found = latency::run(session, step, 1, job.iterations, Some(receives))?;
         let mut row = Row::new(size, job.iterations);
@@ -111,4 +75,48 @@ pub(super) fn run<D: Datapath>(
         Ok(())
     })?;
     Ok(report)
+}
+
+/// Exchanges addresses and connects.
+fn introduce<D: Datapath>(
+    session: &mut Session<'_, D>,
+    own: Address,
+    path_mtu: PathMtu,
+) -> Result<()> {
+    let own = own.encode();
+    if session.role == Role::Client {
+        let theirs = session.swap(ADDRESS, &own)?;
+        connect(session, &theirs, path_mtu)?;
+        return Ok(session.line.send(LAST, &DONE)?);
+    }
+    let theirs = session.receive(ADDRESS)?;
+    // Before the answer: the client's first message may follow at once.
+    connect(session, &theirs, path_mtu)?;
+    session.line.send(ADDRESS, &own)?;
+    let last: [u8; DONE.len()] = session.receive(LAST)?;
+    if last != DONE {
+        let got = last.escape_ascii();
+        bail!("the peer sent \"{got}\" where \"done\" was expected");
+    }
+    Ok(())
+}
+
+fn connect<D: Datapath>(
+    session: &mut Session<'_, D>,
+    theirs: &[u8; ADDRESS_LEN],
+    path_mtu: PathMtu,
+) -> Result<()> {
+    let Address { qpn, psn, gid } = Address::parse(theirs)?;
+    let flow = &mut session.flow;
+    let gid = peer_gid(gid, flow.node(), "-g")?;
+    let mut path = flow.node().path(gid)?;
+    path.hop_limit = HOP_LIMIT;
+    flow.set_peer(vec![RemoteAreas::default()], path_mtu, path);
+    let attributes = Attributes {
+        reads_in: 1,
+        reads_out: 1,
+        rnr_retry: 7,
+        sends: true,
+    };
+    flow.connect_step(&session.own, &[QpData { qpn, psn }], attributes)
 }

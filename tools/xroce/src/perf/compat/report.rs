@@ -3,8 +3,9 @@
 use serde::Serialize;
 use xroce_net::datapath::Datapath;
 
+use super::super::flow::{Flow, NaksReceived};
 use super::super::message::SideCounters;
-use super::super::node::{Flow, NaksReceived, Node};
+use super::super::node::Node;
 use super::super::plan::{Op, Test};
 use super::job::Job;
 use super::latency::RoundTrips;

@@ -7,8 +7,9 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 use xroce_wire::newtypes::Gid;
 
+use super::super::flow::{Done, Flow};
 use super::super::message::{QpData, check_gid};
-use super::super::node::{Done, Flow, Node};
+use super::super::node::Node;
 use super::line::{LOOK, Line, LineError, Role};
 use crate::stop;
 
