@@ -110,6 +110,12 @@ fn a_core_or_an_address_that_is_not_there() {
 }
 
 #[test]
+fn vlan_tags_are_written_by_whoever_writes_the_frame() {
+    xroce("perf client h --vlan 4095").fails(2, &["--vlan", "4095"]);
+    xroce("perf client 127.0.0.1 --backend udp --vlan 7").fails(1, &["--vlan", "eth0.7"]);
+}
+
+#[test]
 fn busy_ports() {
     let taken = TcpListener::bind("127.0.2.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

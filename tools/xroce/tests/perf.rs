@@ -141,6 +141,40 @@ fn path_mtu_family_backend_matrix_on_veth() {
     }
 }
 
+/// Tagged frames come to AF_XDP; the kernel, which knows no such VLAN here, drops them.
+#[test]
+fn frames_with_a_vlan_tag_on_veth() {
+    if cfg!(not(feature = "xdp")) {
+        return;
+    }
+    let Some(pair) = NetnsPair::or_skip(4200, 1) else {
+        return;
+    };
+    for (backend, received) in [("xdp", true), ("udp", false)] {
+        for v6 in [false, true] {
+            let (near, far) = (pair.a.ip(v6).to_string(), pair.b.ip(v6).to_string());
+            let mut start = pair.a.command(common::XROCE);
+            start.args(["perf", "server", "--port", "0", "--local", &near]);
+            start.args(["--backend", backend, "--dev", pair.a.ifname()]);
+            if received {
+                start.args(["--vlan", "7"]);
+            }
+            let (_server, port) = server(start);
+            let mut client = pair.b.command(common::XROCE);
+            client.args(["perf", "client", &near, "--port", &port.to_string()]);
+            client.args(["--dev", pair.b.ifname(), "--local", &far, "--vlan", "7"]);
+            client.args(["--op", "send,write,read", "--size", "20000"]);
+            client.args(["--messages", "50", "--verify", "--json"]);
+            let done = Running::start(client).finish();
+            if received {
+                check_rows(&done.json(), 3);
+            } else {
+                done.fails(1, &["RetryExcErr", "nothing ever came back"]);
+            }
+        }
+    }
+}
+
 /// A path MTU that a link cannot carry, at either end.
 #[test]
 fn path_mtu_too_large_on_veth() {

@@ -94,6 +94,10 @@ pub(crate) struct PortArgs {
     /// RoCE address of this side [default: that of --dev, or the one the side channel uses]
     #[arg(long, value_name = "ADDR")]
     pub local: Option<IpAddr>,
+    /// Tag frames with this VLAN id (xdp) [default: that of --dev, if it is a VLAN interface]; the
+    /// addresses and neighbours are those of --dev
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
     /// Core to run on
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,

@@ -12,7 +12,7 @@ use xroce_net::datapath::Datapath;
 use xroce_net::neigh;
 use xroce_proto::memory::Pd;
 use xroce_proto::wc::{Completion, Cq};
-use xroce_wire::newtypes::{Gid, MacAddr, Qpn};
+use xroce_wire::newtypes::{Gid, MacAddr, Qpn, VlanTci};
 use xroce_wire::path::AddressVector;
 
 /// Completions taken from the queue at once.
@@ -35,6 +35,10 @@ pub(crate) enum Way {
         ifindex: u32,
         /// Its address.
         mac: MacAddr,
+        /// Its IP MTU in bytes; a VLAN interface may have a smaller one than the link.
+        mtu: usize,
+        /// Tag of its frames.
+        vlan: Option<VlanTci>,
     },
     /// The kernel does; its UDP source port is part of the ICRC.
     Udp {
@@ -74,7 +78,11 @@ impl<D: Datapath> Node<D> {
 
     /// IP MTU of the link in bytes.
     pub(crate) fn link_mtu(&self) -> usize {
-        self.engine.caps().mtu
+        let link = self.engine.caps().mtu;
+        match self.way {
+            Way::Ethernet { mtu, .. } => link.min(mtu),
+            Way::Udp { .. } => link,
+        }
     }
 
     /// Name of the port, for messages to people.
@@ -87,19 +95,21 @@ impl<D: Datapath> Node<D> {
     /// # Errors
     /// There is no way, or nobody answers there.
     pub(crate) fn path(&self, dst: Gid) -> Result<AddressVector> {
-        let (src_mac, dst_mac, src_port) = match self.way {
-            Way::Ethernet { ifindex, mac } => {
+        let (src_mac, dst_mac, vlan, src_port) = match self.way {
+            Way::Ethernet {
+                ifindex, mac, vlan, ..
+            } => {
                 let theirs = neigh::resolve(ifindex, self.local, dst.ip(), RESOLVE_MS)?;
-                (mac, theirs, SRC_PORT_MIN)
+                (mac, theirs, vlan, SRC_PORT_MIN)
             }
-            Way::Udp { src_port } => (MacAddr::default(), MacAddr::default(), src_port),
+            Way::Udp { src_port } => (MacAddr::default(), MacAddr::default(), None, src_port),
         };
         Ok(AddressVector {
             src: Gid::from(self.local),
             dst,
             src_mac,
             dst_mac,
-            vlan: None,
+            vlan,
             traffic_class: 0,
             hop_limit: 64,
             flow_label: 0,

@@ -6,6 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use xroce_net::datapath::Datapath;
 use xroce_net::neigh::{self, Interface, Scope};
 use xroce_net::udp::{UdpConfig, UdpPort};
+#[cfg(feature = "xdp")]
+use xroce_wire::newtypes::{Gid, VlanTci};
 
 use super::args::{Backend, PortArgs};
 use super::node::{Node, Way};
@@ -32,6 +34,12 @@ pub(crate) trait Visitor {
 pub(crate) fn check(args: &PortArgs) -> Result<()> {
     if args.backend() == Backend::Xdp && cfg!(not(feature = "xdp")) {
         return Err(without_xdp());
+    }
+    if let (Backend::Udp, Some(id)) = (args.backend(), args.vlan) {
+        bail!(
+            "--vlan is for --backend xdp: over UDP sockets the kernel writes the tags, give the \
+             VLAN interface as --dev (ip link add link eth0 name eth0.{id} type vlan id {id})"
+        );
     }
     match &args.dev {
         Some(dev) => drop(neigh::interface(dev)?),
@@ -87,20 +95,45 @@ fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Res
     let dev = args.dev.as_deref().unwrap_or_default();
     let interface = neigh::interface(dev)?;
     let local = interface_address(&interface, args.local, near)?;
-    let port = xdp_port(dev, args.queue, args.xdp_mode)?;
+    let (below, vlan) = tagging(&interface, args.vlan)?;
+    let addresses = vec![Gid::from(local)];
+    let port = xdp_port(&below, args.queue, args.xdp_mode, addresses)?;
     let way = Way::Ethernet {
         ifindex: interface.index,
         mac: interface.mac,
+        mtu: interface.mtu as usize,
+        vlan: vlan.map(VlanTci::new),
     };
     visitor.visit(Node::new(port, local, way))
 }
 
-/// An AF_XDP port as `perf` uses it; the raw rate is measured on the same.
+/// The interface that frames of `interface` really leave by, and the VLAN id in them.
+///
+/// # Errors
+/// A VLAN interface with another id, or one whose frames leave from another namespace.
+#[cfg(feature = "xdp")]
+fn tagging(interface: &Interface, asked: Option<u16>) -> Result<(String, Option<u16>)> {
+    let Some(neigh::Vlan { parent, vid }) = interface.vlan else {
+        return Ok((interface.name.clone(), asked));
+    };
+    let name = &interface.name;
+    if let Some(asked) = asked.filter(|&asked| asked != vid) {
+        bail!("{name} has VLAN id {vid}, not {asked}: leave --vlan away");
+    }
+    if parent == 0 {
+        bail!("the interface below {name} is in another network namespace: start xroce there");
+    }
+    Ok((neigh::interface_by_index(parent)?.name, Some(vid)))
+}
+
+/// An AF_XDP port as `perf` uses it, for RoCE frames to these addresses, or to all of the
+/// interface; the raw rate is measured on the same.
 #[cfg(feature = "xdp")]
 pub(crate) fn xdp_port(
     dev: &str,
     queue: u32,
     mode: super::args::XdpMode,
+    addresses: Vec<Gid>,
 ) -> Result<xroce_net::xdp::XdpPort> {
     use super::args::XdpMode;
     use xroce_net::xdp::{Mode, XdpConfig, XdpPort};
@@ -113,6 +146,7 @@ pub(crate) fn xdp_port(
         queue,
         mode,
         ring_size: RING,
+        addresses,
         ..XdpConfig::new(dev)
     })?)
 }
@@ -190,4 +224,31 @@ pub(crate) fn pin(core: usize) -> Result<()> {
         bail!("cannot bind to core {core}");
     }
     Ok(())
+}
+
+#[cfg(all(test, feature = "xdp"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vlan_interface_names_tag_and_interface_below() {
+        let lo = neigh::interface("lo").unwrap();
+        assert_eq!(tagging(&lo, None).unwrap(), ("lo".to_owned(), None));
+        assert_eq!(tagging(&lo, Some(7)).unwrap(), ("lo".to_owned(), Some(7)));
+        let above = |parent| Interface {
+            name: "lo.7".to_owned(),
+            vlan: Some(neigh::Vlan { parent, vid: 7 }),
+            ..lo.clone()
+        };
+        let vlan = above(lo.index);
+        assert_eq!(tagging(&vlan, None).unwrap(), ("lo".to_owned(), Some(7)));
+        assert_eq!(tagging(&vlan, Some(7)).unwrap(), ("lo".to_owned(), Some(7)));
+        for (interface, asked, words) in [
+            (&vlan, Some(8), "VLAN id 7, not 8"),
+            (&above(0), None, "another network namespace"),
+        ] {
+            let error = tagging(interface, asked).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

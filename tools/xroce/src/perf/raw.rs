@@ -135,7 +135,7 @@ mod measure {
             dst: Gid::from(dst),
             src_port: 0xc000,
         };
-        let mut port = xdp_port(&args.dev, args.queue, args.xdp_mode)?;
+        let mut port = xdp_port(&args.dev, args.queue, args.xdp_mode, Vec::new())?;
         let name = port.caps().name.clone();
         let max = port.caps().max_frame;
         if args.frame > max {
