@@ -135,6 +135,37 @@ fn the_order_of_every_test() {
     watch(20, "--op read --test lat --messages 40", read_lat, true);
 }
 
+/// Later versions wait once more before the messages of a WRITE latency test: a client speaks first
+/// and waits for the answer.
+#[test]
+fn later_versions_of_write_latency() {
+    let what = "--compat perftest --op write --test lat --messages 300 --json";
+    let (server, port) = udp_server("127.0.8.26", &format!("--once {what}"));
+    let listener = TcpListener::bind(("127.0.8.26", 0)).unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let client = Running::start(command(&format!(
+        "perf client 127.0.8.26 --local 127.0.8.27 --port {own} {what}"
+    )));
+    let mut near = patient(listener.accept().unwrap().0);
+    let mut far = patient(TcpStream::connect(("127.0.8.26", port)).unwrap());
+    let version = b"6.29\0\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+    for size in [16, 4, 4, 2, KEY, KEY, KEY, KEY, KEY] {
+        let pass = |from: &mut TcpStream, to: &mut TcpStream| {
+            let message = hear(from, size);
+            say(to, if size == 16 { &version } else { &message });
+        };
+        pass(&mut near, &mut far);
+        pass(&mut far, &mut near);
+    }
+    let mut rest = Vec::new();
+    near.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"", "no close");
+    drop((near, far));
+    assert_eq!(client.finish().json()["peer_version"], "6.29");
+    let report = server.finish().json();
+    assert!(report["results"][0]["latency"].is_object(), "{report}");
+}
+
 #[test]
 fn the_order_when_both_sides_send() {
     let with = |parts: &[&[usize]]| [&GREETING[..], &parts.concat()].concat();

@@ -8,8 +8,10 @@ use super::line::shown;
 
 /// What this side says it is: the version that is most widely deployed.
 const OWN_VERSION: &str = "6.06";
+/// Hundredths of that version.
+const OWN_HUNDREDTHS: u32 = 606;
 /// Hundredths of the oldest version that speaks this language.
-const OLDEST_VERSION: u32 = 570;
+const OLDEST_HUNDREDTHS: u32 = 570;
 /// Page size of this side in bytes: the memory that small messages go through in turn.
 pub(super) const CYCLE_BUFFER: u32 = 4096;
 /// Cache line of this side in bytes: small messages start at multiples of it.
@@ -61,11 +63,26 @@ pub(super) fn version() -> [u8; 16] {
     message
 }
 
-/// The version of the peer, as it writes it.
+/// The version of a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Version {
+    /// As it writes it.
+    pub text: String,
+    hundredths: u32,
+}
+
+impl Version {
+    /// Whether it is later than the one whose habits this side has.
+    pub(super) fn is_later(&self) -> bool {
+        self.hundredths > OWN_HUNDREDTHS
+    }
+}
+
+/// The version of the peer.
 ///
 /// # Errors
 /// It is none, or too old.
-pub(super) fn parse_version(message: &[u8; 16]) -> Result<String, BadMessage> {
+pub(super) fn parse_version(message: &[u8; 16]) -> Result<Version, BadMessage> {
     let bad = |expected: &str| BadMessage::new("version", message, expected);
     let version = text(message);
     if version.starts_with(b"XRPF") {
@@ -90,10 +107,12 @@ pub(super) fn parse_version(message: &[u8; 16]) -> Result<String, BadMessage> {
             "a version like \"6.06\" was expected; is the peer perftest?",
         ));
     };
-    if major * 100 + minor < OLDEST_VERSION {
+    let hundredths = major * 100 + minor;
+    if hundredths < OLDEST_HUNDREDTHS {
         return Err(bad("perftest 5.70 or later is needed"));
     }
-    Ok(String::from_utf8_lossy(version).into_owned())
+    let text = String::from_utf8_lossy(version).into_owned();
+    Ok(Version { text, hundredths })
 }
 
 /// A number between 1 and `max` from a message of four bytes.

@@ -76,7 +76,10 @@ fn padded_version(text: &str) -> [u8; 16] {
 #[test]
 fn versions_from_5_70_on() {
     for good in ["5.70", "5.7", "5.93", "6.06", "6.29", "10.0"] {
-        assert_eq!(parse_version(&padded_version(good)).as_deref(), Ok(good));
+        let version = parse_version(&padded_version(good)).unwrap();
+        assert_eq!(version.text, good);
+        let later = ["6.29", "10.0"].contains(&good);
+        assert_eq!(version.is_later(), later, "{good}");
     }
     for (bad, words) in [
         ("5.69", "5.70"),

@@ -16,7 +16,7 @@ use super::bandwidth::{self, Receives};
 use super::job::Job;
 use super::latency;
 use super::line::{Line, Role};
-use super::message::{self, DONE, KEY_LEN, Key, PeerReport};
+use super::message::{self, DONE, KEY_LEN, Key, PeerReport, Version};
 use super::order::Order;
 use super::report::{Latency, Report, Row};
 use super::session::{Session, peer_gid};
@@ -26,7 +26,7 @@ const HOP_LIMIT: u8 = 255;
 
 /// What both sides have agreed on before there are queue pairs.
 struct Agreed {
-    version: String,
+    version: Version,
     cycle_buffer: u32,
     cache_line: u32,
     path_mtu: PathMtu,
@@ -46,7 +46,7 @@ pub(super) fn run<D: Datapath>(
     let own_mtu = own_path_mtu(node, job.mtu)?;
     let agreed = agree(job, role, own_mtu, line)?;
     let mut report = Report::new(job, role, line, node);
-    report.peer_version = Some(agreed.version.clone());
+    report.peer_version = Some(agreed.version.text.clone());
     report.path_mtu = agreed.path_mtu.bytes();
 
     let area = u64::from(job.max_size().max(agreed.cycle_buffer));
@@ -211,6 +211,8 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
         };
         if order.before {
             self.wait(0)?;
+        } else if (job.op, job.test) == (Op::Write, Test::Lat) {
+            self.wait_as_later_versions()?;
         }
         if self.sends || self.receives {
             self.traffic(step, receives, row)?;
@@ -323,6 +325,19 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
                 self.job.test
             ),
         }
+    }
+
+    /// Versions after ours wait once more before the messages of a WRITE latency test, nobody knows
+    /// since which. So a client only says its part: a server that does not wait never reads it. And
+    /// a server answers one that does wait whenever it speaks.
+    fn wait_as_later_versions(&mut self) -> Result<()> {
+        let own = self.own.first().copied().unwrap_or([0; KEY_LEN]);
+        if self.session.role == Role::Server {
+            self.session.late = Some(own);
+        } else if self.agreed.version.is_later() {
+            self.session.line.send("key", &own)?;
+        }
+        Ok(())
     }
 
     fn exchange_reports(&mut self, own: PeerReport) -> Result<PeerReport> {

@@ -11,6 +11,7 @@ use super::super::flow::{Done, Flow};
 use super::super::message::{QpData, check_gid};
 use super::super::node::Node;
 use super::line::{LOOK, Line, LineError, Role};
+use super::message::KEY_LEN;
 use crate::stop;
 
 /// A peer that has finished hangs up within this time; until then it may need acknowledgements.
@@ -30,6 +31,8 @@ pub(super) struct Session<'a, D: Datapath> {
     pub own: Vec<QpData>,
     /// Whether the peer may hang up before the traffic is over.
     pub may_leave: bool,
+    /// The answer to a key that comes during the traffic, if one may.
+    pub late: Option<[u8; KEY_LEN]>,
     patience: Duration,
     looked: Instant,
     heard: Instant,
@@ -51,6 +54,7 @@ impl<'a, D: Datapath> Session<'a, D> {
             role,
             own,
             may_leave: false,
+            late: None,
             patience,
             looked: now,
             heard: now,
@@ -107,6 +111,11 @@ impl<'a, D: Datapath> Session<'a, D> {
     fn look(&mut self, now: Instant) -> Result<()> {
         stop::check()?;
         self.line.look()?;
+        if let Some(answer) = &self.late
+            && self.line.take::<KEY_LEN>().is_some()
+        {
+            self.line.send("key", answer)?;
+        }
         if self.line.is_over() && !self.may_leave {
             return Err(LineError::Left.into());
         }
