@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #define DEVICE "rxe0"
 #define PAGE 4096ull
-#define MAX_MEMORY (1ull << 30)
+#define SPARE_MEMORY (16ull << 20) /* that registered memory leaves to all others */
 #define MAX_EVENTS 256 /* of one answer */
 
 struct ibv_context *device;
@@ -122,10 +123,17 @@ int verb_reset(const struct request *r, struct answer *a)
 int verb_mr(const struct request *r, struct answer *a)
 {
     uint64_t len = 0, access = 0;
+    struct sysinfo info;
     void **at = fresh(r, a, MR);
-    if (!at || !required(r, a, "len", MAX_MEMORY, &len) ||
+    if (!at || !required(r, a, "len", UINT64_MAX, &len) ||
         !number(r, a, "access", UINT32_MAX, &access))
         return -1;
+    /* It will be pinned: without this the kernel would kill, and most likely this program. */
+    sysinfo(&info);
+    uint64_t room = (uint64_t)info.freeram * info.mem_unit;
+    if (len > room || room - len < SPARE_MEMORY)
+        return fail(a, "len=%llu: %llu bytes are free", (unsigned long long)len,
+                    (unsigned long long)room);
     struct memory *m = calloc(1, sizeof *m);
     if (!m)
         return fail(a, "out of memory");

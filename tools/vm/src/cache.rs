@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 /// Temporary names begin with it; what an interrupted run left is removed by the next.
 const PART: &str = ".part-";
+/// A file whose time tells when its folder was last asked for.
+const USED: &str = "used";
 
 /// A folder that keeps packages and images between runs.
 #[derive(Clone, Debug)]
@@ -88,6 +90,27 @@ impl Cache {
                 .with_context(|| format!("cannot make {}", whole.display()))?;
         }
         Ok(whole)
+    }
+
+    /// Notes that a folder is in use, and of those whose names begin like it keeps the `n` that
+    /// were in use last.
+    pub(crate) fn keep(&self, family: &str, used: &Path, n: usize) -> Result<()> {
+        fs::write(used.join(USED), "").with_context(|| used.display().to_string())?;
+        let mut others = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(family) && entry.path() != used {
+                let time = fs::metadata(entry.path().join(USED)).and_then(|used| used.modified());
+                others.push((time.ok(), entry.path()));
+            }
+        }
+        others.sort();
+        let surplus = (others.len() + 1).saturating_sub(n);
+        for (_, path) in &others[..surplus] {
+            fs::remove_dir_all(path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(())
     }
 
     /// A folder for work in progress, removed when dropped.
@@ -185,5 +208,27 @@ mod tests {
     fn keys_tell_parts_apart() {
         assert_ne!(key(["ab", "c"]), key(["a", "bc"]));
         assert_eq!(key(["ab", "c"]).len(), 16);
+    }
+
+    #[test]
+    fn folders_in_use_are_kept() {
+        let (dir, cache) = cache();
+        let names = ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.12-e"];
+        for name in names {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let used = |name| {
+            // Times of files are as coarse as the kernel's tick.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            cache.keep("6.1-", &cache.dir().join(name), 4).unwrap();
+        };
+        for name in ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.1-a"] {
+            used(name);
+        }
+        fs::create_dir(dir.path().join("6.1-f")).unwrap();
+        used("6.1-f");
+        let left = |name: &&str| dir.path().join(name).exists();
+        let left: Vec<_> = names.into_iter().filter(left).collect();
+        assert_eq!(left, ["6.1-a", "6.1-c", "6.1-d", "6.12-e"]);
     }
 }

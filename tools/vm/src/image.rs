@@ -110,8 +110,10 @@ const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 const DRIVER: &str = "etc/libibverbs.d/rxe.driver";
 /// rping ends threads, for which glibc opens it.
 const LIBGCC: &str = "libgcc_s.so.1";
-/// Images of one kernel that are kept; each is some 20 MB.
+/// How many of a kind the cache keeps: initramfs of a kernel, some 20 MB each, for tests with
+/// different extra files take turns; and what they are made of.
 const KEPT_IMAGES: usize = 4;
+const KEPT_PARTS: usize = 2;
 
 /// What a machine boots.
 #[derive(Clone, Debug)]
@@ -174,7 +176,10 @@ pub fn prepare(
         let path = folder.join("initrd.cpio");
         fs::write(&path, archive).with_context(|| format!("cannot write {}", path.display()))
     })?;
-    forget(cache, &family, &folder)?;
+    cache.keep(&family, &folder, KEPT_IMAGES)?;
+    cache.keep(&format!("kernel-{kernel}-"), &built, KEPT_PARTS)?;
+    cache.keep("tools-", &tools, KEPT_PARTS)?;
+    cache.keep("agent-", &agent, KEPT_PARTS)?;
     Ok(Image {
         kernel: built.join("vmlinux"),
         initrd: folder.join("initrd.cpio"),
@@ -353,54 +358,9 @@ fn add_modules(archive: &mut Archive, kernel: &Path, release: &str) -> Result<()
     Ok(())
 }
 
-/// Its time tells when an image was last asked for.
-const USED: &str = "used";
-
-/// Notes that an image is in use, and removes those that were not for the longest time.
-fn forget(cache: &Cache, family: &str, used: &Path) -> Result<()> {
-    fs::write(used.join(USED), "").with_context(|| used.display().to_string())?;
-    let mut images = Vec::new();
-    for entry in fs::read_dir(cache.dir())? {
-        let entry = entry?;
-        if entry.file_name().to_string_lossy().starts_with(family) && entry.path() != used {
-            let time = fs::metadata(entry.path().join(USED)).and_then(|used| used.modified());
-            images.push((time.ok(), entry.path()));
-        }
-    }
-    images.sort();
-    let surplus = (images.len() + 1).saturating_sub(KEPT_IMAGES);
-    for (_, path) in &images[..surplus] {
-        fs::remove_dir_all(path).with_context(|| format!("cannot remove {}", path.display()))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn images_in_use_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::at(dir.path()).unwrap();
-        let names = ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.12-e"];
-        for name in names {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let used = |name| {
-            // Times of files are as coarse as the kernel's tick.
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            forget(&cache, "6.1-", &cache.dir().join(name)).unwrap();
-        };
-        for name in ["6.1-a", "6.1-b", "6.1-c", "6.1-d", "6.1-a"] {
-            used(name);
-        }
-        fs::create_dir(dir.path().join("6.1-f")).unwrap();
-        used("6.1-f");
-        let left = |name: &&str| dir.path().join(name).exists();
-        let left: Vec<_> = names.into_iter().filter(left).collect();
-        assert_eq!(left, ["6.1-a", "6.1-c", "6.1-d", "6.12-e"]);
-    }
 
     #[test]
     fn the_agent_has_all_of_its_files() {

@@ -234,6 +234,7 @@ fn nonsense(agent: &mut Agent) {
         "cq id=2 depth=99999999",
         "mr id=2",
         "mr id=2 len=0xffffffffffffffff",
+        "mr id=2 len=1000000000",
         "mr id=2 len=4096 access=2",
         "qp id=2 type=xx scq=1 rcq=1",
         "qp id=2 scq=9 rcq=1",
