@@ -42,13 +42,15 @@ fn every_test_of_perftest_over_udp() {
         assert_eq!(client["results"][0]["size"], 65536);
         // The server of a SEND counts what arrives, the others are told.
         let measured = if op == "send" { "bandwidth" } else { "peer" };
-        check(&server, 1, measured, 300);
+        let told = if op == "send" { 300 } else { 900 };
+        check(&server, 1, measured, told);
         if op != "send" {
             assert_eq!(
                 server["results"][0]["peer"],
                 client["results"][0]["bandwidth"]
             );
         }
+        assert_eq!(client["results"][0]["bandwidth"]["iterations"], 900);
 
         let what = format!("--compat perftest --op {op} --test lat --messages 300 --size 5000");
         let (client, server) = over_udp("127.0.7.1", "127.0.7.2", &what);

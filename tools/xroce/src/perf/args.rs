@@ -14,12 +14,27 @@ const COMPAT_PORT: u16 = 18_515;
 /// Milliseconds per measurement unless told otherwise.
 const DEFAULT_MILLIS: u64 = 2_000;
 
+/// How to have another program as the peer.
+const COMPAT_HELP: &str = "\
+With perftest or ibv_rc_pingpong as the peer (RoCE v2, its GID of the family of --local; it sends
+IP headers that only AF_XDP sees, so --dev is needed):
+  xroce perf server --dev eth0 --compat perftest --op write --qps 2
+      ib_write_bw -d rxe0 -x 1 -q 2 HOST
+  xroce perf client HOST --dev eth0 --compat perftest --op send --test lat
+      ib_send_lat -d rxe0 -x 1
+  xroce perf server --dev eth0 --compat pingpong
+      ibv_rc_pingpong -d rxe0 -g 1 HOST
+Their options: -s --size, -a --sizes all, -n --messages, -q --qps, -b --bidirectional, -m --mtu,
+-t --depth, -r --rx-depth, -p --port. Both sides must be given the same.";
+
 /// `xroce perf …`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum PerfCommand {
     /// Wait for clients and do what they ask.
+    #[command(after_long_help = COMPAT_HELP)]
     Server(ServerArgs),
     /// Measure SEND, WRITE or READ against a server.
+    #[command(after_long_help = COMPAT_HELP)]
     Client(ClientArgs),
     /// Measure what AF_XDP itself carries on a link, without any protocol.
     Raw(RawArgs),

@@ -461,6 +461,13 @@ impl<'n, D: Datapath> Flow<'n, D> {
         sum
     }
 
+    /// Packets accepted in this step, of any kind.
+    pub(crate) fn packets_accepted(&self) -> u64 {
+        let counters = |&qpn: &Qpn| self.node.engine.qp_counters(qpn);
+        let all = self.qps.iter().filter_map(counters);
+        all.map(|c| c.rx_packets).sum()
+    }
+
     /// NAKs received in this step.
     pub(crate) fn naks_received(&self) -> NaksReceived {
         let mut sum = NaksReceived::default();

@@ -76,6 +76,11 @@ impl<D: Datapath> Node<D> {
         self.local
     }
 
+    /// Whether IPv4 headers are the kernel's, so that this side never sees those of the peer.
+    pub(crate) fn is_blind(&self) -> bool {
+        matches!(self.way, Way::Udp { .. }) && self.local.is_ipv4()
+    }
+
     /// IP MTU of the link in bytes.
     pub(crate) fn link_mtu(&self) -> usize {
         let link = self.engine.caps().mtu;

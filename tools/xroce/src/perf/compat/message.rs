@@ -335,7 +335,7 @@ fn padded<const N: usize>(text: &str) -> [u8; N] {
 pub(super) struct PeerReport {
     /// Message size in bytes.
     pub size: u64,
-    /// Messages on each queue pair.
+    /// Messages of all queue pairs.
     pub iterations: u64,
     /// Best stretch, in MiB a second.
     pub peak_mib_per_s: f64,

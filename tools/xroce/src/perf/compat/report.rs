@@ -65,7 +65,7 @@ pub(super) struct Counters {
 pub(super) struct Row {
     /// Message size in bytes.
     pub size: u64,
-    /// Messages on each queue pair.
+    /// Messages on each queue pair; what the peer says, of all, if it alone has measured.
     pub iterations: u64,
     /// What this side measured.
     pub bandwidth: Option<PeerReport>,
@@ -234,10 +234,11 @@ impl Row {
         // Both directions together, as perftest shows them.
         let own = self.bandwidth.unwrap_or_default();
         let peer = self.peer.unwrap_or_default();
+        let iterations = own.iterations.max(peer.iterations);
         format!(
             " {:<10} {:<14} {:<18.2} {:<19.2} {:.6}",
             self.size,
-            self.iterations,
+            iterations,
             own.peak_mib_per_s + peer.peak_mib_per_s,
             own.average_mib_per_s + peer.average_mib_per_s,
             own.mega_messages_per_s + peer.mega_messages_per_s

@@ -1,7 +1,7 @@
 //! Queue pairs and side channel moved together: while this side waits for a word or a message of
 //! the other, its engine goes on answering packets.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
@@ -36,6 +36,8 @@ pub(super) struct Session<'a, D: Datapath> {
     patience: Duration,
     looked: Instant,
     heard: Instant,
+    /// Packets accepted so far: others are no sign of life.
+    accepted: u64,
 }
 
 impl<'a, D: Datapath> Session<'a, D> {
@@ -58,6 +60,7 @@ impl<'a, D: Datapath> Session<'a, D> {
             patience,
             looked: now,
             heard: now,
+            accepted: 0,
         }
     }
 
@@ -71,7 +74,7 @@ impl<'a, D: Datapath> Session<'a, D> {
         own: &[u8; N],
     ) -> Result<[u8; N]> {
         let flow = &mut self.flow;
-        let mut pump = || Ok(flow.turn(clock::now())?.rx > 0);
+        let mut pump = || alive(flow);
         self.line
             .swap(self.role, what, own, self.patience, &mut pump)
     }
@@ -82,7 +85,7 @@ impl<'a, D: Datapath> Session<'a, D> {
     /// As [`Line::receive`], or the port failed.
     pub(super) fn receive<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N]> {
         let flow = &mut self.flow;
-        let mut pump = || Ok(flow.turn(clock::now())?.rx > 0);
+        let mut pump = || alive(flow);
         self.line.receive(what, self.patience, &mut pump)
     }
 
@@ -98,9 +101,7 @@ impl<'a, D: Datapath> Session<'a, D> {
     #[inline]
     fn turn(&mut self) -> Result<()> {
         let now = clock::now();
-        if self.flow.turn(now)?.rx > 0 {
-            self.heard = now;
-        }
+        self.flow.turn(now)?;
         if now.since(self.looked) >= LOOK {
             self.looked = now;
             self.look(now)?;
@@ -110,6 +111,10 @@ impl<'a, D: Datapath> Session<'a, D> {
 
     fn look(&mut self, now: Instant) -> Result<()> {
         stop::check()?;
+        let accepted = self.flow.packets_accepted();
+        if accepted != self.accepted {
+            (self.accepted, self.heard) = (accepted, now);
+        }
         self.line.look()?;
         if let Some(answer) = &self.late
             && self.line.take::<KEY_LEN>().is_some()
@@ -168,16 +173,38 @@ impl<'a, D: Datapath> Session<'a, D> {
         Ok(())
     }
 
-    /// Does the rest of a conversation. If the peer just went away, a queue pair may know why.
+    /// Does the rest of a conversation. If the peer just went away or went silent, the queue pairs
+    /// may know why.
     ///
     /// # Errors
     /// What `rest` returns, or the failure of a queue pair.
     pub(super) fn finish<T>(mut self, rest: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        rest(&mut self).map_err(|e| match self.flow.failure() {
-            Some(failure) if e.is::<LineError>() => failure.context(e),
-            _ => e,
+        rest(&mut self).map_err(|e| {
+            if !e.is::<LineError>() {
+                return e;
+            }
+            if let Some(failure) = self.flow.failure() {
+                return failure.context(e);
+            }
+            let advice = if self.flow.node().is_blind() {
+                "over IPv4 a UDP socket does not see the identification in the peer's headers, which its \
+                 ICRC covers: use AF_XDP (--backend xdp) with a peer that is not xroce"
+            } else {
+                "something on the way corrupts packets or rewrites addresses or ports (NAT)"
+            };
+            match self.flow.counters().icrc_errors {
+                0 => e,
+                n => anyhow!("{e}; {n} packets failed the ICRC check: {advice}"),
+            }
         })
     }
+}
+
+/// One round of the engine; whether it accepted a packet.
+fn alive<D: Datapath>(flow: &mut Flow<'_, D>) -> Result<bool> {
+    let before = flow.packets_accepted();
+    let work = flow.turn(clock::now())?;
+    Ok(work.rx > 0 && flow.packets_accepted() != before)
 }
 
 /// Checks the address of the peer.
