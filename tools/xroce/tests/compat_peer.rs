@@ -179,8 +179,9 @@ fn the_order_when_both_sides_send() {
     let all = |each: &[&[usize]]| with(&[start, &each.concat().repeat(23), &[KEY]]);
     let what = |op: &str| format!("--op {op} --bidirectional --sizes all --messages 2");
     watch(22, &what("send"), all(&[&[KEY], &REPORT, &[KEY]]), true);
-    watch(22, &what("write"), all(&[&[KEY], &[KEY], &REPORT]), true);
-    watch(22, &what("read"), all(&[&[KEY], &REPORT]), true);
+    let after = all(&[&[KEY], &[KEY], &REPORT]);
+    watch(22, &what("write"), after.clone(), true);
+    watch(22, &what("read"), after, true);
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Order {
                 early: false,
                 zero_first: false,
                 before: both,
-                after: both && job.all && job.op == Op::Write,
+                after: both && job.all,
                 report_each: both,
                 report_first: false,
                 report_last: !both,
