@@ -30,6 +30,9 @@ pub const RD_ATOMIC_MAX: u8 = 128;
 /// `rnr_retry` value that means "for ever" (R13).
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
+/// A timeout that follows another is twice as long, this many times: 4 T at most (R12).
+pub const TIMEOUT_DOUBLINGS: u8 = 2;
+
 /// Local ACK timeout `4.096 µs · 2^code`, `None` for code 0, which means "no timeout" (R12).
 #[must_use]
 pub const fn ack_timeout(code: u8) -> Option<Duration> {

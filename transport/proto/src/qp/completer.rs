@@ -101,6 +101,7 @@ impl Qp {
         // The peer is alive: neither its wait nor answers lost before count against retry_cnt
         // (R13).
         self.tx.retries_left = self.cold.retry_cnt;
+        self.cold.timeouts_in_row = 0;
         self.tx.ack_deadline = Instant::NEVER;
         self.recovery.on_progress();
         self.seek(psn);
@@ -146,6 +147,7 @@ impl Qp {
     fn on_progress<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, acked_packets: u32) {
         let outstanding = self.tx.is_outstanding();
         self.tx.retries_left = self.cold.retry_cnt;
+        self.cold.timeouts_in_row = 0;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
         self.recovery.on_progress();
         self.tx.ack_deadline = match self.cold.timeout {

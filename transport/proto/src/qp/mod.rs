@@ -93,6 +93,8 @@ struct Cold {
     av: AddressVector,
     dest_qpn: Qpn,
     timeout: Option<Duration>,
+    /// Timeouts since the peer was last heard of; what is waited next follows from it.
+    timeouts_in_row: u8,
     retry_cnt: u8,
     rnr_retry: u8,
     min_rnr_timer: RnrTimer,
@@ -167,6 +169,7 @@ impl Qp {
                 av: NO_PATH,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
+                timeouts_in_row: 0,
                 retry_cnt: 0,
                 rnr_retry: 0,
                 min_rnr_timer: RnrTimer::at_least(0),

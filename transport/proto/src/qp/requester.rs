@@ -15,7 +15,7 @@ use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
 use crate::params;
 use crate::recovery::LossSignal;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wc::{Event, Sink, WcStatus};
 use crate::wr::SendFlags;
 
@@ -354,10 +354,25 @@ impl Qp {
         self.tx.retries_left -= 1;
         self.cc.on_congestion(cx.now, congestion);
         self.seek(psn);
-        self.tx.ack_deadline = match self.cold.timeout {
+        self.tx.ack_deadline = match self.patience(signal) {
             Some(timeout) => cx.now + timeout,
             None => Instant::NEVER,
         };
+    }
+
+    /// How long to wait after a resend: 2 T after the first timeout, then 4 T, the longest the
+    /// specification allows (R12). A peer that is alive but slower than T would otherwise get
+    /// more copies to throw away with every timeout, and fall further behind.
+    fn patience(&mut self, signal: LossSignal) -> Option<Duration> {
+        let row = &mut self.cold.timeouts_in_row;
+        *row = match signal {
+            LossSignal::Timeout(_) => row.saturating_add(1),
+            // The peer has spoken.
+            _ => 0,
+        };
+        let doublings = (*row).min(params::TIMEOUT_DOUBLINGS);
+        let timeout = self.cold.timeout?;
+        Some(Duration::from_nanos(timeout.as_nanos() << doublings))
     }
 
     /// Completes WQE `index` with `status`, flushes all others and goes to ERR.

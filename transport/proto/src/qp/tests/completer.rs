@@ -157,7 +157,7 @@ fn case_98_an_old_ack_is_no_progress() {
     t.tx();
     for _ in 0..100 {
         t.rx(ack(0x100));
-        t.wait(Duration::from_micros(50));
+        t.wait(Duration::from_micros(100));
         t.tx();
     }
     assert_eq!(t.sent(), [(1, Success), (2, WcStatus::RetryExcErr)]);

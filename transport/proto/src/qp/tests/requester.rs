@@ -287,9 +287,9 @@ fn case_58_retries_and_the_time_to_error() {
     }
     assert_eq!(sends, 8, "four transmissions of both packets");
     assert_eq!(t.sent(), [(1, RetryExcErr), (2, WrFlushErr)]);
-    // (retry_cnt + 1) · 4.096 µs · 2^8
+    // Between once and four times (retry_cnt + 1) · 4.096 µs · 2^8: T, 2 T, 4 T, 4 T.
     let failure = *t.qp.failure().unwrap();
-    assert_eq!(failure.at - start, Duration::from_nanos(4 * (4096 << 8)));
+    assert_eq!(failure.at - start, Duration::from_nanos(11 * (4096 << 8)));
     assert_eq!(failure.last_psn_sent, Psn::new(0x101));
     assert_eq!(failure.last_psn_acked, Psn::new(0xff));
     let said = failure.to_string();
@@ -302,6 +302,39 @@ fn case_58_retries_and_the_time_to_error() {
     ] {
         assert!(said.contains(part), "{part} in: {said}");
     }
+}
+
+/// Seen of rdma_rxe in a busy machine: it answered each of 256 packets, but only after eight
+/// timeouts, in which it had got 256 copies more each.
+#[test]
+fn a_peer_slower_than_the_timeout_gets_time_not_copies() {
+    let timeout = Duration::from_nanos(4096 << 8);
+    let mut t = Setup {
+        rts: QpAttr {
+            timeout: Some(8),
+            retry_cnt: Some(7),
+            ..QpAttr::rts(Psn::new(0x100))
+        },
+        ..Setup::default()
+    }
+    .build();
+    let ms = |n: u64| Duration::from_nanos(n * timeout.as_nanos() / 4);
+    t.send(1, SendOp::Send, 8);
+    let mut copies = 0;
+    // Twelve timeouts, in quarters.
+    for _ in 0..48 {
+        copies += t.tx().len();
+        t.wait(ms(1));
+    }
+    assert_eq!(t.qp.state(), QpState::Rts);
+    assert_eq!(copies, 5, "sent at 0, T, 3 T, 7 T, 11 T");
+    t.rx(ack(0x100));
+    assert_eq!(t.sent(), [(1, Success)]);
+    // It has spoken: the next loss is noticed after T again.
+    t.send(2, SendOp::Send, 8);
+    assert_eq!(t.tx().len(), 1);
+    t.wait(ms(5));
+    assert_eq!(t.tx().len(), 1);
 }
 
 #[test]
