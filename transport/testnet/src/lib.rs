@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,9 +62,8 @@ impl Netns {
     /// # Panics
     /// The namespace is gone, or `body` panics.
     pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        let path = self.path();
         let inside = move || {
-            enter(&path).map_err(|e| format!("entering {}: {e}", path.display()))?;
+            enter_named(&self.name)?;
             Ok::<_, String>(body())
         };
         match thread::scope(|scope| scope.spawn(inside).join()) {
@@ -99,9 +98,19 @@ impl Netns {
     pub fn ping(&self, to: IpAddr) -> io::Result<()> {
         self.run(|| ping(to))
     }
+}
 
-    fn path(&self) -> PathBuf {
-        Path::new(NETNS_DIR).join(&self.name)
+impl Netns {
+    /// A namespace of its own, empty but for a loopback interface that is up. Host `host` of the
+    /// two subnets is meant for whatever the caller puts into it.
+    ///
+    /// # Errors
+    /// Why it is not possible here: not root, no `ip`.
+    pub fn alone(host: u8) -> Result<Self, String> {
+        let netns = make(format!("{}a", next_prefix()?), host)?;
+        netns.run(no_duplicate_detection);
+        netns.ip_cmd("link set lo up")?;
+        Ok(netns)
     }
 }
 
@@ -127,15 +136,7 @@ impl NetnsPair {
     /// # Errors
     /// Why it is not possible here: not root, no `ip`, no veth.
     pub fn new(mtu: u32, queues: u32) -> Result<Self, String> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        static CLEAN: Once = Once::new();
-        if !rustix::process::geteuid().is_root() {
-            return Err("making network namespaces needs root".to_owned());
-        }
-        CLEAN.call_once(remove_leftovers);
-        // Relaxed: only uniqueness matters.
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let prefix = format!("xr{}-{n}", std::process::id());
+        let prefix = next_prefix()?;
         let pair = Self {
             a: make(format!("{prefix}a"), 1)?,
             b: make(format!("{prefix}b"), 2)?,
@@ -193,6 +194,19 @@ fn fail(why: &str) -> ! {
     panic!("{why}")
 }
 
+/// A new prefix for names; the first call removes what dead processes left behind.
+fn next_prefix() -> Result<String, String> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    static CLEAN: Once = Once::new();
+    if !rustix::process::geteuid().is_root() {
+        return Err("making network namespaces needs root".to_owned());
+    }
+    CLEAN.call_once(remove_leftovers);
+    // Relaxed: only uniqueness matters.
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    Ok(format!("xr{}-{n}", std::process::id()))
+}
+
 fn make(name: String, host: u8) -> Result<Netns, String> {
     ip(&format!("netns add {name}"))?;
     // From here on Drop removes it.
@@ -208,6 +222,15 @@ fn no_duplicate_detection() {
     for scope in ["all", "default", IFNAME] {
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/accept_dad"), "0");
     }
+}
+
+/// Moves the calling thread into the namespace called `name`, for good.
+///
+/// # Errors
+/// It does not exist, or the caller is not root.
+pub fn enter_named(name: &str) -> Result<(), String> {
+    let path = Path::new(NETNS_DIR).join(name);
+    enter(&path).map_err(|e| format!("entering {}: {e}", path.display()))
 }
 
 fn enter(path: &Path) -> io::Result<()> {
