@@ -11,12 +11,15 @@ FRAMES ?= 10000000
 # Evaluated when a recipe runs, after the set-up: empty, or what leaves AF_XDP out.
 FLAGS = $(shell scripts/features.sh)
 # Members that need clang stay out of a build without AF_XDP.
-WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog)
+WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-interop)
+# Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
+INTEROP ?=
 
-.PHONY: help setup setup-test build demo test fmt lint doc unit smoke deny bench sim fuzz clean
+.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench sim fuzz \
+    interop interop-build interop-smoke interop-rate clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup:
 	@scripts/setup.sh build
@@ -68,6 +71,23 @@ sim: ## random work over a random network, SEEDS seeds (1000)
 
 fuzz: ## hostile frames into live engines, FRAMES of them (10 million)
 	XROCE_FUZZ_FRAMES=$(FRAMES) $(CARGO) test --locked --release $(FLAGS) --test hostile -- --nocapture
+
+# A machine with Linux' rdma_rxe as the peer; as root. Packages are fetched once, into the cache
+# folder of the user (XROCE_CACHE says where else).
+setup-interop: setup
+	@scripts/setup.sh interop
+
+interop-build: setup-interop
+	$(CARGO) build --locked --release -p xroce -p xroce-interop
+
+interop: interop-build ## xroce against rdma_rxe in a virtual machine: everything, on two kernels
+	@target/release/xroce-interop --document docs/interop.md $(INTEROP)
+
+interop-smoke: interop-build ## a handful of that, on one kernel
+	@target/release/xroce-interop --smoke $(INTEROP)
+
+interop-rate: interop-build ## rxe and xroce between two virtual machines, side by side
+	@target/release/xroce-interop rate $(INTEROP)
 
 clean: ## removes what was built
 	$(CARGO) clean

@@ -1,0 +1,254 @@
+//! The end in the virtual machine: Linux rdma_rxe, driven through the guest's agent.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use xroce_vm::{Agent, Answer};
+use xroce_wire::newtypes::Gid;
+
+use super::{Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Wc};
+use crate::fabric::Route;
+
+/// How long an answer may take beyond what was asked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// `IBV_SEND_SIGNALED`.
+const SIGNALED: u32 = 2;
+/// Host number in the addresses of the virtual machine.
+const HOST: u8 = 2;
+/// Completions of one answer of the agent.
+const POLL_MAX: u32 = 512;
+
+/// rdma_rxe in the guest.
+pub(crate) struct Rxe<'v> {
+    agent: &'v mut Agent,
+    gids: Vec<(u32, Gid)>,
+    next: u32,
+}
+
+impl<'v> Rxe<'v> {
+    /// The device of this guest, with the objects it has.
+    pub(crate) fn new(agent: &'v mut Agent) -> Result<Self> {
+        let mut rxe = Self {
+            agent,
+            gids: Vec::new(),
+            next: 0,
+        };
+        let answer = rxe.call("gids", "")?;
+        rxe.gids = answer.all("gid").filter_map(parse_gid).collect();
+        Ok(rxe)
+    }
+
+    fn call(&mut self, verb: &str, args: &str) -> Result<Answer> {
+        self.agent.call(verb, args, None, PATIENCE)
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Index of the address in the GID table, as RoCEv2.
+    fn gid_index(&self, route: Route) -> Result<u32> {
+        let wanted = self.gid(route);
+        self.gids
+            .iter()
+            .find(|(_, gid)| *gid == wanted)
+            .map(|(index, _)| *index)
+            .with_context(|| format!("rxe has no GID for {wanted}; it has {:?}", self.gids))
+    }
+}
+
+/// `INDEX:32HEX:TYPE:NDEV`, of RoCEv2.
+fn parse_gid(text: &str) -> Option<(u32, Gid)> {
+    let mut parts = text.split(':');
+    let index = parts.next()?.parse().ok()?;
+    let hex = parts.next()?;
+    if parts.next()? != "v2" || hex.len() != 32 {
+        return None;
+    }
+    let value = u128::from_str_radix(hex, 16).ok()?;
+    Some((index, Gid::new(value.to_be_bytes())))
+}
+
+fn pieces(list: &[Piece]) -> String {
+    if list.is_empty() {
+        return "-".to_owned();
+    }
+    let texts: Vec<String> = list
+        .iter()
+        .map(|p| format!("{}:{}:{}", p.mr.0, p.off, p.len))
+        .collect();
+    texts.join(",")
+}
+
+/// `WR:STATUS:OPCODE:BYTELEN:FLAGS:IMM:QPN:SRCQP:VENDOR`.
+fn parse_wc(text: &str) -> Result<Wc> {
+    let number = |part: Option<&str>| -> Result<u64> {
+        let part = part.with_context(|| format!("completion {text:?} is too short"))?;
+        let parsed = match part.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => part.parse(),
+        };
+        parsed.with_context(|| format!("{part:?} in completion {text:?}"))
+    };
+    let small = |value: u64| u32::try_from(value).context("completion");
+    let mut parts = text.split(':');
+    let wr = number(parts.next())?;
+    let status = small(number(parts.next())?)?;
+    let opcode = small(number(parts.next())?)?;
+    let len = small(number(parts.next())?)?;
+    let flags = number(parts.next())?;
+    let imm = small(number(parts.next())?)?;
+    // IBV_WC_WITH_IMM.
+    let imm = (flags & 2 != 0).then_some(imm);
+    Ok(Wc {
+        wr,
+        status,
+        opcode,
+        len,
+        imm,
+    })
+}
+
+impl End for Rxe<'_> {
+    fn name(&self) -> &'static str {
+        "rxe"
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.next = 0;
+        self.call("reset", "").map(drop)
+    }
+
+    fn gid(&self, route: Route) -> Gid {
+        Gid::from(route.ip(HOST))
+    }
+
+    fn mr(&mut self, len: u64, access: u32) -> Result<Mr> {
+        let id = self.id();
+        let answer = self.call("mr", &format!("id={id} len={len} access={access}"))?;
+        Ok(Mr {
+            id: MrId(id),
+            va: answer.num("addr")?,
+            rkey: u32::try_from(answer.num("rkey")?).context("rkey")?,
+        })
+    }
+
+    fn fill(&mut self, mr: MrId, off: u64, len: u64, seed: u64) -> Result<()> {
+        let args = format!("mr={} off={off} len={len} seed={seed}", mr.0);
+        self.call("fill", &args).map(drop)
+    }
+
+    fn hash(&mut self, mr: MrId, off: u64, len: u64) -> Result<u64> {
+        let answer = self.call("hash", &format!("mr={} off={off} len={len}", mr.0))?;
+        answer.num("fnv")
+    }
+
+    fn cq(&mut self, depth: u32) -> Result<CqId> {
+        let id = self.id();
+        self.call("cq", &format!("id={id} depth={depth}"))?;
+        Ok(CqId(id))
+    }
+
+    fn qp(&mut self, spec: &QpSpec, access: u32) -> Result<(QpId, u32)> {
+        let id = self.id();
+        let (scq, rcq, depth, sges) = (spec.send_cq.0, spec.recv_cq.0, spec.depth, spec.sges);
+        let answer = self.call(
+            "qp",
+            &format!(
+                "id={id} type=rc scq={scq} rcq={rcq} swr={depth} rwr={depth} ssge={sges} \
+                 rsge={sges} inline=0"
+            ),
+        )?;
+        let qpn = u32::try_from(answer.num("qpn")?).context("qpn")?;
+        self.call("modify", &format!("qp={id} state=init access={access}"))?;
+        Ok((QpId(id), qpn))
+    }
+
+    fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
+        let index = self.gid_index(to.route)?;
+        let dgid = u128::from_be_bytes(Gid::from(to.route.ip(1)).bytes());
+        let t = to.tuning;
+        self.call(
+            "modify",
+            &format!(
+                "qp={} state=rtr mtu={} dqpn={:#x} rq_psn={:#x} rd_in={} rnr_timer={} \
+                 gid_index={index} dgid={dgid:032x} hop=64 tclass=0 flow=0 sl=0",
+                qp.0, to.mtu as u8, to.dest_qpn, to.rq_psn, t.reads, t.rnr_timer
+            ),
+        )?;
+        self.call(
+            "modify",
+            &format!(
+                "qp={} state=rts sq_psn={:#x} timeout={} retry={} rnr={} rd_out={}",
+                qp.0, to.sq_psn, t.timeout, t.retry, t.rnr_retry, t.reads
+            ),
+        )?;
+        Ok(())
+    }
+
+    fn send(&mut self, qp: QpId, send: &Send) -> Result<()> {
+        let op = match send.op {
+            Op::Send => "send",
+            Op::SendImm => "send_imm",
+            Op::Write => "write",
+            Op::WriteImm => "write_imm",
+            Op::Read => "read",
+        };
+        let flags = if send.signaled { SIGNALED } else { 0 };
+        let mut args = format!(
+            "qp={} wr={} op={op} flags={flags} sge={} n={} wrstep=1 stride={} raw=1",
+            qp.0,
+            send.wr,
+            pieces(&send.pieces),
+            send.count,
+            send.stride
+        );
+        if send.op.has_imm() {
+            write!(args, " imm={:#x}", send.imm)?;
+        }
+        if matches!(send.op, Op::Write | Op::WriteImm | Op::Read) {
+            let (va, rkey, stride) = (send.va, send.rkey, send.stride);
+            write!(args, " rva={va:#x} rkey={rkey:#x} rstride={stride}")?;
+        }
+        self.call("send", &args).map(drop)
+    }
+
+    fn recv(&mut self, qp: QpId, recv: &Recv) -> Result<()> {
+        let args = format!(
+            "qp={} wr={} sge={} n={} wrstep=1 stride={} raw=1",
+            qp.0,
+            recv.wr,
+            pieces(&recv.pieces),
+            recv.count,
+            recv.stride
+        );
+        self.call("recv", &args).map(drop)
+    }
+
+    fn poll(&mut self, cq: CqId, min: u32, max: u32, timeout: Duration) -> Result<Vec<Wc>> {
+        let (min, max) = (min.min(POLL_MAX), max.min(POLL_MAX));
+        let args = format!(
+            "cq={} min={min} max={max} timeout_ms={}",
+            cq.0,
+            timeout.as_millis()
+        );
+        let answer = self.agent.call("poll", &args, None, timeout + PATIENCE)?;
+        let all: Vec<Wc> = answer.all("wc").map(parse_wc).collect::<Result<_>>()?;
+        if all.len() as u64 != answer.num("n")? {
+            bail!("the agent announced other completions than it listed");
+        }
+        Ok(all)
+    }
+
+    fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
+        self.agent.counters()
+    }
+
+    fn failure(&mut self, _qp: QpId) -> Result<Option<String>> {
+        // rxe says nothing beyond the status.
+        Ok(None)
+    }
+}

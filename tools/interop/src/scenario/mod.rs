@@ -1,0 +1,244 @@
+//! What is tried between xroce and rdma_rxe.
+//!
+//! A scenario is a name, what it runs on, and a function. It gets the [`Stage`], does its work
+//! over a cable that was told which faults to make, and says what it saw; whatever is not as it
+//! must be is an error.
+
+mod clean;
+mod errors;
+mod loss;
+mod outage;
+mod pair;
+mod rnr;
+mod tools;
+pub(crate) mod traffic;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use xroce_vm::Vm;
+use xroce_wire::newtypes::PathMtu;
+
+use crate::ends::{End, Rxe, Xroce};
+use crate::fabric::account::{Account, Harm, account, harm};
+use crate::fabric::fault::{Rule, Side};
+use crate::fabric::record::Record;
+use crate::fabric::{Fabric, Route};
+
+/// Which end starts the work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) enum Direction {
+    /// xroce is requester (client), rxe responder (server).
+    ToRxe,
+    /// The other way round.
+    ToXroce,
+    /// Both.
+    Both,
+}
+
+impl Direction {
+    /// Both single directions.
+    pub(crate) const EACH: [Self; 2] = [Self::ToRxe, Self::ToXroce];
+
+    /// As in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ToRxe => "xroce → rxe",
+            Self::ToXroce => "rxe → xroce",
+            Self::Both => "both",
+        }
+    }
+
+    /// Who sends requests.
+    fn requester(self) -> Side {
+        if self == Self::ToXroce {
+            Side::Vm
+        } else {
+            Side::Xroce
+        }
+    }
+}
+
+/// What came of a scenario that went as it must.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    /// Request packets seen twice on the cable, from xroce and from rxe.
+    pub retransmitted: (u64, u64),
+    /// A figure worth showing.
+    pub figure: String,
+}
+
+/// A scenario.
+pub(crate) struct Scenario {
+    /// Kind and details, unique with what follows.
+    pub name: String,
+    /// Who starts.
+    pub direction: Direction,
+    /// Network.
+    pub route: Route,
+    /// Path MTU.
+    pub mtu: PathMtu,
+    /// Part of the short run.
+    pub smoke: bool,
+    /// Does it.
+    pub run: Play,
+}
+
+/// What a scenario does, told on what it runs.
+pub(crate) type Play = Box<dyn Fn(&mut Stage, &Scenario) -> Result<Outcome>>;
+
+/// Where scenarios play.
+pub(crate) struct Stage {
+    /// The machine with rxe.
+    pub vm: Vm,
+    /// The cable.
+    pub fabric: Fabric,
+    /// Our engine, while it is open.
+    xroce: Option<Xroce>,
+    /// What the last scenario left on the cable, until the runner takes it.
+    pub record: Option<Record>,
+    /// Seeds of faults.
+    seed: u64,
+}
+
+impl Stage {
+    /// With nothing open.
+    pub(crate) fn new(vm: Vm, fabric: Fabric, seed: u64) -> Self {
+        Self {
+            vm,
+            fabric,
+            xroce: None,
+            record: None,
+            seed,
+        }
+    }
+
+    /// Both ends, ours opened if it was not.
+    fn ends(&mut self) -> Result<(&mut Xroce, Rxe<'_>)> {
+        self.ours()?;
+        let xroce = self.xroce.as_mut().context("engine")?;
+        Ok((xroce, Rxe::new(self.vm.agent())?))
+    }
+
+    /// Our end alone: the machine need not answer.
+    fn ours(&mut self) -> Result<&mut Xroce> {
+        if self.xroce.is_none() {
+            self.xroce = Some(Xroce::open(&self.fabric.netns)?);
+        }
+        self.xroce.as_mut().context("engine")
+    }
+
+    /// Closes our engine, so that another process can have the interface.
+    pub(crate) fn close(&mut self) {
+        self.xroce = None;
+    }
+
+    /// Starts recording, with these faults.
+    fn start(&self, rules: &[Rule]) {
+        self.fabric.start(rules, self.seed);
+    }
+
+    /// Ends recording and keeps the record for the runner.
+    fn finish(&mut self) -> Result<&Record> {
+        let record = self.fabric.finish()?;
+        Ok(self.record.insert(record))
+    }
+}
+
+/// The two accounts of a record and what the cable did.
+struct Seen {
+    xroce: Account,
+    rxe: Account,
+    harm: Harm,
+}
+
+impl Seen {
+    fn of(record: &Record, mtu: PathMtu) -> Self {
+        Self {
+            xroce: account(record, Side::Xroce, mtu.bytes()),
+            rxe: account(record, Side::Vm, mtu.bytes()),
+            harm: harm(record),
+        }
+    }
+
+    /// The scenario is not about overload: an end that was too slow spoils it.
+    fn no_overflow(&self) -> Result<()> {
+        ensure!(
+            self.harm.overflow == 0,
+            "{} frames were lost because an end was too slow",
+            self.harm.overflow
+        );
+        Ok(())
+    }
+
+    /// A go-back-N requester goes back at most once for each packet that was lost, damaged or
+    /// overtaken.
+    fn went_back_with_reason(&self) -> Result<()> {
+        let reasons = self.harm.lost + self.harm.delayed;
+        ensure!(
+            self.xroce.went_back <= reasons,
+            "xroce went back {} times ({} packets sent again) for {reasons} packets lost or \
+             overtaken",
+            self.xroce.went_back,
+            self.xroce.retransmitted
+        );
+        Ok(())
+    }
+
+    fn outcome(&self, figure: String) -> Outcome {
+        Outcome {
+            retransmitted: (self.xroce.retransmitted, self.rxe.retransmitted),
+            figure,
+        }
+    }
+}
+
+/// Runs `body` with requester and responder in the order of `direction`.
+fn in_order<T>(
+    stage: &mut Stage,
+    direction: Direction,
+    body: impl FnOnce(&mut dyn End, &mut dyn End) -> Result<T>,
+) -> Result<T> {
+    let (xroce, mut rxe) = stage.ends()?;
+    match direction {
+        Direction::ToRxe | Direction::Both => body(xroce, &mut rxe),
+        Direction::ToXroce => body(&mut rxe, xroce),
+    }
+}
+
+/// All scenarios, in the order in which they run: those that need the interface for themselves
+/// first.
+pub(crate) fn all() -> Vec<Scenario> {
+    let mut list = tools::scenarios();
+    list.extend(clean::scenarios());
+    list.extend(errors::scenarios());
+    list.extend(rnr::scenarios());
+    list.extend(loss::scenarios());
+    list.extend(outage::scenarios());
+    list
+}
+
+fn mtu(bytes: usize) -> PathMtu {
+    // Only called with the five there are.
+    PathMtu::from_bytes(bytes).unwrap_or(PathMtu::Mtu1024)
+}
+
+/// "1.2 MB/s".
+fn rate(bytes: u64, took: std::time::Duration) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+    let rate = bytes as f64 / took.as_secs_f64() / 1e6;
+    format!("{rate:.1} MB/s")
+}
+
+/// The difference of a counter.
+fn grown(
+    before: &std::collections::BTreeMap<String, u64>,
+    after: &std::collections::BTreeMap<String, u64>,
+    name: &str,
+) -> Result<u64> {
+    let of = |map: &std::collections::BTreeMap<String, u64>| {
+        map.get(name).copied().ok_or_else(|| {
+            let names: Vec<&str> = map.keys().map(String::as_str).collect();
+            anyhow!("no counter {name}; there are {}", names.join(" "))
+        })
+    };
+    Ok(of(after)? - of(before)?)
+}
