@@ -103,8 +103,11 @@ impl Line {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let mut peer = stream.peer_addr()?;
+        // A dual-stack socket shows IPv4 as IPv6.
+        peer.set_ip(peer.ip().to_canonical());
         Ok(Self {
-            peer: stream.peer_addr()?,
+            peer,
             local: stream.local_addr()?.ip().to_canonical(),
             stream,
             inbox: Vec::new(),
