@@ -6,6 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::{Mr, Poller, Work};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Access;
+use xroce_proto::params::RD_ATOMIC_MAX;
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, WcStatus};
@@ -23,6 +24,9 @@ use super::plan::{Op, Plan, Shape, Step};
 const RECV_BIT: u64 = 1 << 63;
 /// Position of the index of the queue pair in a `wr_id`; the message number is below.
 const QP_SHIFT: u32 = 48;
+
+/// Bytes that READs of one queue pair ask for at a time, if they are many: half a receive ring.
+const READ_BYTES: u32 = 1 << 20;
 
 /// What a peer of our own may do with our memory.
 pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
@@ -106,11 +110,15 @@ pub(crate) struct Attributes {
     pub sends: bool,
 }
 
-impl Default for Attributes {
-    fn default() -> Self {
+impl Attributes {
+    /// For messages of `size` bytes: as many READs as there can be, and of large ones so many that
+    /// their answers fit into the rings of this side.
+    pub(crate) fn for_size(size: u32) -> Self {
+        let fitting = READ_BYTES / size.max(1);
+        let most = u32::from(RD_ATOMIC_MAX);
         Self {
-            reads_in: 16,
-            reads_out: 16,
+            reads_in: RD_ATOMIC_MAX,
+            reads_out: u8::try_from(fitting.clamp(16, most)).unwrap_or(RD_ATOMIC_MAX),
             rnr_retry: 6,
             sends: true,
         }

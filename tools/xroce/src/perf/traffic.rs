@@ -181,7 +181,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
         })?;
         match self.talk.listen()? {
             Message::Ready { qps: theirs } => {
-                let attributes = Attributes::default();
+                let attributes = Attributes::for_size(self.step.size);
                 self.talk.flow.connect_step(&qps, &theirs, attributes)
             }
             other => Err(unexpected(&other, "ready")),
