@@ -34,8 +34,8 @@ pub(crate) struct RateArgs {
     /// Rounds, each of them rxe then xroce
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// Model of the emulated processor: with "max" both have carry-less multiplication for CRCs
-    #[arg(long, default_value = "max")]
+    /// Model of the emulated processor; "max" has carry-less multiplication for CRCs
+    #[arg(long, default_value = "qemu64")]
     cpu: String,
 }
 
