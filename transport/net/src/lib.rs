@@ -4,9 +4,11 @@
 //!   corruption, CE marks), deterministic by seed.
 //! * [`udp`]: plain UDP socket, no privileges.
 //! * [`xdp`] (feature `xdp`): AF_XDP with the program of `xroce-xdp-prog`.
+//! * [`gids`]: the GID table of a port, and notice of changes.
 //! * [`neigh`]: addresses, routes and neighbours from the kernel's tables.
 
 pub mod datapath;
+pub mod gids;
 pub mod neigh;
 pub mod sim;
 pub mod udp;
