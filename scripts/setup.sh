@@ -12,7 +12,7 @@
 set -euo pipefail
 
 mode=${1:-build}
-minimum_rust=1.88
+minimum_rust=1.89
 
 have() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ]; }
 header() {

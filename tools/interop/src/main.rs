@@ -143,6 +143,7 @@ fn run(cli: &Cli) -> Result<bool> {
         return Ok(true);
     }
     check_root()?;
+    check::available()?;
     let started = clock::now();
     let dir = run::folder(&cli.report)?;
     let report = run_all(cli, &scenarios, &dir)?;

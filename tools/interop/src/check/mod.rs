@@ -43,6 +43,18 @@ struct IcrcAnswer {
     bad: Vec<u64>,
 }
 
+/// Both are there: found out before anything is run, not after.
+///
+/// # Errors
+/// One is missing; says which package has it.
+pub(crate) fn available() -> Result<()> {
+    for program in ["tshark", "python3"] {
+        let child = start(Command::new(program).arg("--version"), program)?;
+        finish(child, program)?;
+    }
+    Ok(())
+}
+
 /// Checks a capture with both, at the same time.
 ///
 /// # Errors

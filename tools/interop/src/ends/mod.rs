@@ -97,9 +97,10 @@ pub(crate) struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        // Timeout code 17 is 537 ms: an emulated machine takes its time.
+        // Timeout code 19 is 2.1 s: an emulated machine on a busy host takes its time, and a
+        // timeout that comes too early is a resend that nothing called for.
         Self {
-            timeout: 17,
+            timeout: 19,
             retry: 6,
             rnr_retry: 7,
             rnr_timer: 12,

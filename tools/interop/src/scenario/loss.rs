@@ -58,9 +58,9 @@ fn run(stage: &mut Stage, scenario: &Scenario, rule: Rule, class: Class) -> Resu
         mtu: scenario.mtu,
         qps: 1,
         batches: batches(class),
-        // Code 15 is 134 ms: the last packet of a burst is often the lost one.
+        // Code 16 is 268 ms: the last packet of a burst is often the lost one.
         tuning: Tuning {
-            timeout: 15,
+            timeout: 16,
             ..Tuning::default()
         },
         both: false,
