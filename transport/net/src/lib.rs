@@ -5,10 +5,12 @@
 //! * [`udp`]: plain UDP socket, no privileges.
 //! * [`xdp`] (feature `xdp`): AF_XDP with the program of `xroce-xdp-prog`.
 //! * [`gids`]: the GID table of a port, and notice of changes.
+//! * [`icmp`]: what routers and hosts say about RoCE packets that did not arrive.
 //! * [`neigh`]: addresses, routes and neighbours from the kernel's tables.
 
 pub mod datapath;
 pub mod gids;
+pub mod icmp;
 pub mod neigh;
 pub mod sim;
 pub mod udp;
