@@ -1,7 +1,7 @@
 //! `xroce perf --compat`: the other side is not xroce but one of the programs everybody has,
 //! perftest (`ib_send_bw` and its relatives) or `ibv_rc_pingpong`, unmodified.
 //!
-//! [`message`] has their messages, [`line`] the socket, [`order`] which message comes when. A
+//! [`message`] has their messages, [`mod@line`] the socket, [`order`] which message comes when. A
 //! conversation ([`perftest`], [`pingpong`]) is one function for both roles; [`session`] moves
 //! engine and socket together, and [`bandwidth`] and [`latency`] are the traffic.
 
