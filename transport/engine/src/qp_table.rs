@@ -126,6 +126,10 @@ impl QpTable {
         self.slots.len()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.slots.iter_mut().filter_map(|s| s.entry.as_deref_mut())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.slots
             .iter()
