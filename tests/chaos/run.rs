@@ -5,6 +5,7 @@ use std::ops::AddAssign;
 use std::process::Command;
 use std::rc::Rc;
 
+use xroce_engine::{AsyncEvent, Source};
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
@@ -280,7 +281,12 @@ impl Run {
                 assert!(taken, "{wc:?} belongs to nobody");
                 any = true;
             }
-            while let Some((qpn, event)) = self.world.hosts[host].engine.poll_event() {
+            while let Some(AsyncEvent { source, event }) =
+                self.world.hosts[host].engine.poll_event()
+            {
+                let Source::Qp(qpn) = source else {
+                    panic!("{event:?} of {source:?}");
+                };
                 self.events.push((host, qpn, event));
             }
         }

@@ -1,5 +1,6 @@
 //! Queue pairs that end, on purpose or not, and those that come after them.
 
+use xroce_engine::AsyncEvent;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::wc::{Completion, Event, WcStatus};
@@ -104,7 +105,14 @@ fn case_78_a_full_completion_queue_is_an_event_and_the_end_of_its_queue_pairs() 
     world.idle(SECOND / 10);
     let engine = &mut world.hosts[0].engine;
     assert_eq!(engine.qp_state(own), Some(QpState::Err));
-    assert_eq!(engine.poll_event(), Some((own, Event::CqErr)));
+    assert_eq!(
+        engine.poll_event(),
+        Some(AsyncEvent::cq(small, Event::CqErr))
+    );
+    assert_eq!(
+        engine.poll_event(),
+        Some(AsyncEvent::qp(own, Event::QpFatal))
+    );
     assert_eq!(engine.poll_event(), None);
     assert!(engine.stats().cq_overflows >= 4);
     // What there was room for is not lost, and not touched.
@@ -201,7 +209,10 @@ fn case_29_retries_used_up_flush_both_queues() {
     host.post_recv(a, 150, &[host.sge(0, 8)]);
     let flushed = [50, 150].map(|id| (id, WcStatus::WrFlushErr));
     assert_eq!(ids(&host.completions()), flushed);
-    assert_eq!(host.engine.poll_event(), Some((a, Event::QpFatal)));
+    assert_eq!(
+        host.engine.poll_event(),
+        Some(AsyncEvent::qp(a, Event::QpFatal))
+    );
     assert_eq!(host.engine.poll_event(), None);
     assert_eq!(world.hosts[1].engine.qp_state(b), Some(QpState::Rts));
 }

@@ -12,6 +12,7 @@ mod carriage;
 mod common;
 mod ending;
 mod loss;
+mod objects;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

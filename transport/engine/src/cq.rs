@@ -1,12 +1,31 @@
-//! Completion queues and asynchronous events: where the core's completions end up.
+//! Completion queues, their notifications, and what else the core's sink needs: where its
+//! completions and events end up and where shared receives come from.
+//!
+//! # Notification
+//!
+//! As `ibv_req_notify_cq`: armed once, the next completion that counts disarms the queue and
+//! leaves one notification for [`CqTable::poll_notification`]. A completion that came before the
+//! arming fires nothing; arming says whether there is one, and who arms has to poll once more
+//! before sleeping. For solicited-only, solicited completions and all errors count (C8).
 
 use std::collections::VecDeque;
 
-use xroce_proto::wc::{Completion, Cq, Event, Sink};
+use xroce_proto::qp::RecvQueue;
+use xroce_proto::srq::{SharedReceiveQueue, Take};
+use xroce_proto::wc::{Completion, Cq, Event, Sink, Srq, WcFlags, WcStatus};
 use xroce_wire::newtypes::Qpn;
 
-/// Events kept until polled; the oldest go first when nobody polls.
-const EVENTS_MAX: usize = 1024;
+use crate::events::{AsyncEvent, EventQueue, Source};
+use crate::handles::{Handles, Kept};
+
+/// Which completions a CQ that is armed notifies of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Notify {
+    /// The next one.
+    Any,
+    /// The next that is solicited or an error.
+    Solicited,
+}
 
 /// A bounded queue of completions: a ring of free-running indices, allocated when it is made.
 #[derive(Debug)]
@@ -19,6 +38,9 @@ struct Queue {
     tail: u32,
     depth: u32,
     overflowed: bool,
+    armed: Option<Notify>,
+    /// Notifications fired and not taken.
+    fired: u32,
 }
 
 impl Queue {
@@ -31,6 +53,8 @@ impl Queue {
             tail: 0,
             depth,
             overflowed: false,
+            armed: None,
+            fired: 0,
         }
     }
 
@@ -66,13 +90,56 @@ impl Queue {
         }
         n
     }
+
+    /// Another size; what is queued stays, in order. False if it does not fit.
+    fn resize(&mut self, depth: u32) -> bool {
+        if self.len() > depth {
+            return false;
+        }
+        let mut ring = Vec::with_capacity(depth.next_power_of_two() as usize);
+        let queued = (0..self.len()).map(|i| self.head.wrapping_add(i) & self.mask);
+        ring.extend(queued.filter_map(|slot| self.ring.get(slot as usize)));
+        self.head = 0;
+        self.tail = u32::try_from(ring.len()).unwrap_or(0);
+        self.mask = depth.next_power_of_two() - 1;
+        self.ring = ring;
+        self.depth = depth;
+        true
+    }
+
+    /// Whether this completion is one that was waited for.
+    fn takes_arming(&mut self, wc: &Completion) -> bool {
+        let counts = match self.armed {
+            None => false,
+            Some(Notify::Any) => true,
+            Some(Notify::Solicited) => {
+                wc.flags.contains(WcFlags::SOLICITED) || wc.status != WcStatus::Success
+            }
+        };
+        if counts {
+            self.armed = None;
+            self.fired += 1;
+        }
+        counts
+    }
 }
 
-/// All CQs of an engine.
+/// Why a CQ was not resized.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resize {
+    Unknown,
+    /// So many completions are queued.
+    TooSmall(u32),
+}
+
+/// All CQs and SRQs of an engine, and its events.
 #[derive(Debug, Default)]
 pub(crate) struct CqTable {
-    queues: Vec<Queue>,
-    events: VecDeque<(Qpn, Event)>,
+    queues: Handles<Queue>,
+    pub(crate) srqs: Handles<SharedReceiveQueue>,
+    pub(crate) events: EventQueue,
+    /// CQs with notifications not taken, each once.
+    fired: VecDeque<Cq>,
     /// CQs that overflowed since last asked; their QPs must go to ERR (C7).
     overflows: Vec<Cq>,
     pub(crate) overflow_count: u64,
@@ -80,27 +147,70 @@ pub(crate) struct CqTable {
 
 impl CqTable {
     pub(crate) fn create(&mut self, depth: u32) -> Option<Cq> {
-        let handle = Cq(u32::try_from(self.queues.len()).ok()?);
-        self.queues.push(Queue::new(depth));
-        self.events
-            .reserve(EVENTS_MAX.saturating_sub(self.events.capacity()));
+        let handle = Cq(self.queues.insert(Queue::new(depth))?);
+        self.events.reserve();
+        let room = self.queues.len();
+        self.fired.reserve(room.saturating_sub(self.fired.len()));
         Some(handle)
     }
 
+    pub(crate) fn destroy(&mut self, cq: Cq) -> Result<(), Kept> {
+        self.queues.remove(cq.0)?;
+        self.events.forget(Source::Cq(cq));
+        self.fired.retain(|&c| c != cq);
+        self.overflows.retain(|&c| c != cq);
+        Ok(())
+    }
+
+    pub(crate) fn resize(&mut self, cq: Cq, depth: u32) -> Result<(), Resize> {
+        let queue = self.queues.get_mut(cq.0).ok_or(Resize::Unknown)?;
+        if queue.resize(depth) {
+            Ok(())
+        } else {
+            Err(Resize::TooSmall(queue.len()))
+        }
+    }
+
     pub(crate) fn exists(&self, cq: Cq) -> bool {
-        (cq.0 as usize) < self.queues.len()
+        self.queues.get(cq.0).is_some()
+    }
+
+    pub(crate) fn add_users(&mut self, cq: Cq, more: i32) {
+        self.queues.add_users(cq.0, more);
     }
 
     #[inline]
     pub(crate) fn poll(&mut self, cq: Cq, out: &mut [Completion]) -> usize {
-        match self.queues.get_mut(cq.0 as usize) {
+        match self.queues.get_mut(cq.0) {
             Some(queue) => queue.pop(out),
             None => 0,
         }
     }
 
-    pub(crate) fn poll_event(&mut self) -> Option<(Qpn, Event)> {
-        self.events.pop_front()
+    /// Arms a CQ; whether completions are there already. Solicited-only does not weaken an
+    /// arming for any.
+    pub(crate) fn arm(&mut self, cq: Cq, notify: Notify) -> Option<bool> {
+        let queue = self.queues.get_mut(cq.0)?;
+        if queue.armed != Some(Notify::Any) {
+            queue.armed = Some(notify);
+        }
+        Some(queue.len() != 0)
+    }
+
+    /// The oldest notification not yet taken.
+    pub(crate) fn poll_notification(&mut self) -> Option<Cq> {
+        let cq = self.fired.pop_front()?;
+        if let Some(queue) = self.queues.get_mut(cq.0) {
+            queue.fired = queue.fired.saturating_sub(1);
+            if queue.fired != 0 {
+                self.fired.push_back(cq);
+            }
+        }
+        Some(cq)
+    }
+
+    pub(crate) fn has_notification(&self) -> bool {
+        !self.fired.is_empty()
     }
 
     pub(crate) fn take_overflow(&mut self) -> Option<Cq> {
@@ -111,10 +221,14 @@ impl CqTable {
 impl Sink for CqTable {
     #[inline(always)]
     fn complete(&mut self, cq: Cq, wc: Completion) {
-        let Some(queue) = self.queues.get_mut(cq.0 as usize) else {
+        let Some(queue) = self.queues.get_mut(cq.0) else {
             return;
         };
         if queue.push(wc) {
+            // Many armings may fire before one is taken, yet the CQ is listed once.
+            if queue.armed.is_some() && queue.takes_arming(&wc) && queue.fired == 1 {
+                self.fired.push_back(cq);
+            }
             return;
         }
         self.overflow_count += 1;
@@ -125,9 +239,25 @@ impl Sink for CqTable {
     }
 
     fn event(&mut self, qpn: Qpn, event: Event) {
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
+        self.events.push(AsyncEvent::qp(qpn, event));
+    }
+
+    #[inline]
+    fn take_shared(&mut self, srq: Srq, into: &mut RecvQueue) -> bool {
+        let Some(queue) = self.srqs.get_mut(srq.0) else {
+            return false;
+        };
+        match queue.take_into(into) {
+            Take::Empty => return false,
+            Take::Taken => {}
+            Take::TakenLimitReached => {
+                self.events
+                    .push(AsyncEvent::srq(srq, Event::SrqLimitReached));
+            }
         }
-        self.events.push_back((qpn, event));
+        true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,18 +6,19 @@ use std::time::Duration as StdDuration;
 
 use xroce_net::datapath::{Caps, Datapath, Link, PortStats};
 use xroce_proto::counters::Counters;
-use xroce_proto::memory::{Access, Pd};
+use xroce_proto::memory::Pd;
 use xroce_proto::qp::{CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState};
 use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, Event, Sink};
+use xroce_proto::wc::{Cq, Event, Sink};
 use xroce_proto::wr::{PostError, RecvWr, SendWr};
-use xroce_shm::Region;
-use xroce_wire::newtypes::{LKey, PathMtu, Qpn};
+use xroce_wire::newtypes::{LKey, PKey, PathMtu, Qpn};
 use xroce_wire::template::Lower;
 
 use crate::cq::CqTable;
+use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
-use crate::mr_table::{Mr, MrTable, RegError};
+use crate::mr_table::{MrTable, RegError};
+use crate::objects::ObjectError;
 use crate::qp_table::QpTable;
 use crate::stats::EngineStats;
 use crate::timers::Wheel;
@@ -97,10 +98,10 @@ pub enum EngineError {
     /// See [`RegError`].
     #[error(transparent)]
     Reg(#[from] RegError),
+    /// See [`ObjectError`].
+    #[error(transparent)]
+    Object(#[from] ObjectError),
 }
-
-/// CQ entries, at most (rxe: 32767; no reason to stay so low).
-const CQ_DEPTH_MAX: u32 = 1 << 22;
 
 /// Bytes a packet adds to its payload at most in RC: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4,
 /// ICRC 4.
@@ -131,6 +132,8 @@ pub(crate) struct Core {
     pub(crate) qps: QpTable,
     pub(crate) mem: MrTable,
     pub(crate) cqs: CqTable,
+    /// The one entry of the P_Key table.
+    pub(crate) pkey: PKey,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
     pub(crate) active: VecDeque<u32>,
@@ -142,7 +145,7 @@ pub(crate) struct Core {
 #[derive(Debug)]
 pub struct Engine<D: Datapath> {
     port: D,
-    core: Core,
+    pub(crate) core: Core,
     pds: u32,
 }
 
@@ -154,6 +157,7 @@ impl<D: Datapath> Engine<D> {
             qps: QpTable::default(),
             mem: MrTable::default(),
             cqs: CqTable::default(),
+            pkey: PKey::DEFAULT,
             wheel: Wheel::new(),
             active: VecDeque::new(),
             stats: EngineStats::default(),
@@ -215,7 +219,7 @@ impl<D: Datapath> Engine<D> {
         Pd(self.pds)
     }
 
-    fn check_pd(&self, pd: Pd) -> Result<(), EngineError> {
+    pub(crate) fn check_pd(&self, pd: Pd) -> Result<(), EngineError> {
         if (1..=self.pds).contains(&pd.0) {
             Ok(())
         } else {
@@ -223,68 +227,12 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// A completion queue of `depth` entries, 1 ..= 2^22.
-    ///
-    /// # Errors
-    /// The depth is out of range.
-    pub fn create_cq(&mut self, depth: u32) -> Result<Cq, EngineError> {
-        let refused = EngineError::CqDepth {
-            given: depth,
-            max: CQ_DEPTH_MAX,
-        };
-        if !(1..=CQ_DEPTH_MAX).contains(&depth) {
-            return Err(refused);
-        }
-        self.core.cqs.create(depth).ok_or(refused)
-    }
-
-    /// Registers a whole region.
-    ///
-    /// # Errors
-    /// See [`RegError`].
-    pub fn reg_mr(&mut self, pd: Pd, region: &Region, access: Access) -> Result<Mr, EngineError> {
-        self.reg_mr_range(pd, region, 0, region.len() as u64, access)
-    }
-
-    /// Registers `len` bytes at `offset` of a region.
-    ///
-    /// # Errors
-    /// See [`RegError`].
-    pub fn reg_mr_range(
-        &mut self,
-        pd: Pd,
-        region: &Region,
-        offset: u64,
-        len: u64,
-        access: Access,
-    ) -> Result<Mr, EngineError> {
-        self.check_pd(pd)?;
-        Ok(self.core.mem.register(pd, region, offset, len, access)?)
-    }
-
-    /// Takes a region back: nobody can reach it by its keys any more.
-    ///
-    /// # Errors
-    /// No region has this key.
-    pub fn dereg_mr(&mut self, lkey: LKey) -> Result<(), EngineError> {
-        if self.core.mem.deregister(lkey) {
-            Ok(())
-        } else {
-            Err(EngineError::NoMr(lkey))
-        }
-    }
-
     /// A queue pair in RESET.
     ///
     /// # Errors
-    /// A capacity is out of range, the PD or a CQ does not exist, or no number is left.
+    /// A capacity is out of range, the PD, a CQ or the SRQ does not exist, or no number is left.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, EngineError> {
-        self.check_pd(init.pd)?;
-        for cq in [init.send_cq, init.recv_cq] {
-            if !self.core.cqs.exists(cq) {
-                return Err(EngineError::NoCq(cq));
-            }
-        }
+        self.check_parts(init)?;
         let lower = match self.port.caps().link {
             Link::Ethernet => Lower::Ethernet,
             Link::Udp => Lower::Udp,
@@ -294,6 +242,7 @@ impl<D: Datapath> Engine<D> {
             .qps
             .create(*init, lower)?
             .ok_or(EngineError::QpsExhausted)?;
+        self.core.count_users(init, 1);
         let members = self.core.qps.len();
         self.core.wheel.reserve(members);
         let spare = members.saturating_sub(self.core.active.len());
@@ -309,6 +258,8 @@ impl<D: Datapath> Engine<D> {
         if let Some(mtu) = attr.path_mtu {
             self.check_path_mtu(mtu)?;
         }
+        let filled = self.with_pkey(attr);
+        let attr = filled.as_ref().unwrap_or(attr);
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
         let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
         entry.qp.modify(attr, &mut self.core.cqs)?;
@@ -330,12 +281,18 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Destroys a queue pair; what it had posted vanishes without completion.
+    /// Destroys a queue pair; what it had posted vanishes without completion, and so do events
+    /// of it that nobody took.
     ///
     /// # Errors
     /// It does not exist.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EngineError> {
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        if let Some(entry) = self.core.qps.get(index) {
+            let init = *entry.qp.init();
+            self.core.count_users(&init, -1);
+        }
+        self.core.cqs.events.forget(Source::Qp(qpn));
         self.core.wheel.disarm(index);
         self.core.active.retain(|&i| i != index);
         self.core.qps.destroy(index);
@@ -369,18 +326,7 @@ impl<D: Datapath> Engine<D> {
         Ok(entry.qp.post_recv(wr, &mut self.core.cqs)?)
     }
 
-    /// Takes completions out of a CQ, returns how many.
-    #[inline]
-    pub fn poll_cq(&mut self, cq: Cq, out: &mut [Completion]) -> usize {
-        self.core.cqs.poll(cq, out)
-    }
-
-    /// The oldest asynchronous event not yet taken.
-    pub fn poll_event(&mut self) -> Option<(Qpn, Event)> {
-        self.core.cqs.poll_event()
-    }
-
-    fn qp(&self, qpn: Qpn) -> Option<&Qp> {
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<&Qp> {
         Some(&self.core.qps.get(self.core.qps.find(qpn)?)?.qp)
     }
 
@@ -418,6 +364,7 @@ impl<D: Datapath> Engine<D> {
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             cq_overflows: self.core.cqs.overflow_count,
+            events_lost: self.core.cqs.events.lost,
             ..self.core.stats
         }
     }
@@ -478,6 +425,7 @@ impl Core {
     /// A CQ that overflowed takes its QPs with it, and says so (C7).
     fn settle_overflows(&mut self) {
         while let Some(cq) = self.cqs.take_overflow() {
+            self.cqs.events.push(AsyncEvent::cq(cq, Event::CqErr));
             let hit: Vec<u32> = self
                 .qps
                 .iter()
@@ -488,9 +436,14 @@ impl Core {
                 let Some(entry) = self.qps.get_mut(index) else {
                     continue;
                 };
-                self.cqs.event(entry.qp.qpn(), Event::CqErr);
+                if entry.qp.state() == QpState::Err {
+                    continue;
+                }
                 // RESET cannot go to ERR, and has nothing to flush.
-                let _ = entry.qp.modify(&QpAttr::state(QpState::Err), &mut self.cqs);
+                let to_err = QpAttr::state(QpState::Err);
+                if entry.qp.modify(&to_err, &mut self.cqs).is_ok() {
+                    self.cqs.event(entry.qp.qpn(), Event::QpFatal);
+                }
             }
         }
     }

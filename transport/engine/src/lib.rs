@@ -9,17 +9,25 @@
 pub mod clock;
 mod cq;
 mod engine;
+mod events;
 mod failure;
+mod handles;
 mod mr_table;
+mod objects;
 mod poll_mode;
 mod qp_table;
 mod rx;
 mod stats;
 mod timers;
 mod tx;
+mod windows;
 
+pub use cq::Notify;
 pub use engine::{Engine, EngineConfig, EngineError, Work};
+pub use events::{AsyncEvent, Source};
 pub use failure::Failure;
-pub use mr_table::{Mr, RegError};
+pub use mr_table::{DeregError, Mr, Range, RegError, Rereg};
+pub use objects::ObjectError;
 pub use poll_mode::{PollMode, Poller};
 pub use stats::EngineStats;
+pub use windows::{Mw, MwId, MwType};

@@ -3,9 +3,11 @@
 //! A key is an index in its upper 24 bits and a changing byte below: a stale key misses. L_Key
 //! and R_Key are the same number; a region without remote rights has R_Key 0.
 
-use xroce_proto::memory::{Access, Grant, KeyError, Memory, Pd, Revoked};
+use xroce_proto::memory::{Access, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
+
+use crate::windows::Window;
 
 /// Regions, at most: the index has 24 bits.
 const REGIONS_MAX: usize = 1 << 24;
@@ -40,84 +42,230 @@ pub enum RegError {
     /// Remote write or atomic without local write (K2).
     #[error("access {0:?} is not possible: remote write and atomic need LOCAL_WRITE")]
     Access(Access),
-    /// No such protection domain.
-    #[error("protection domain {0:?} does not exist")]
-    Pd(Pd),
     /// All indices are taken.
     #[error("{REGIONS_MAX} memory regions are registered, the limit")]
     Full,
 }
 
+/// Why a region cannot be taken back or re-registered; it is as before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeregError {
+    /// No such region (any more).
+    #[error("no memory region has L_Key {:#010x}", .0.value())]
+    Unknown(LKey),
+    /// Memory windows are bound to it.
+    #[error("{0} memory windows are bound to the region: unbind them first")]
+    Windows(u32),
+    /// The new rights or range are not possible.
+    #[error(transparent)]
+    Reg(#[from] RegError),
+}
+
+/// What a key stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A region, with so many windows bound to it.
+    Region { windows: u32 },
+    /// A bound window of type 1: usable through any QP of its PD.
+    Window1,
+    /// A bound window of type 2B: usable through the QP that bound it, and no other.
+    Window2(Qpn),
+}
+
+/// Memory that a key gives access to.
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     region: Region,
     /// Where in `region` it starts.
-    offset: u64,
-    va: u64,
-    len: u64,
-    pd: Pd,
-    access: Access,
+    pub(crate) offset: u64,
+    pub(crate) va: u64,
+    pub(crate) len: u64,
+    pub(crate) pd: Pd,
+    pub(crate) access: Access,
+    pub(crate) kind: Kind,
+}
+
+impl Entry {
+    /// The same memory, seen through a window.
+    pub(crate) fn window(&self, within: u64, va: u64, len: u64) -> Self {
+        Self {
+            region: self.region.clone(),
+            offset: self.offset + within,
+            va,
+            len,
+            ..*self
+        }
+    }
+
+    /// Where `va .. va + len` starts in this memory, if it is inside.
+    #[inline(always)]
+    pub(crate) fn locate(&self, va: Va, len: u64) -> Result<u64, KeyError> {
+        let within = va.value().checked_sub(self.va).ok_or(KeyError::Range)?;
+        let end = within.checked_add(len).ok_or(KeyError::Range)?;
+        if end > self.len {
+            return Err(KeyError::Range);
+        }
+        Ok(within)
+    }
 }
 
 #[derive(Debug, Default)]
-struct Slot {
-    /// Counts registrations; its low byte is the low byte of the key.
-    generation: u32,
-    entry: Option<Entry>,
+pub(crate) struct Slot {
+    /// Changes with every registration and bind, so that old grants are known as such.
+    pub(crate) generation: u32,
+    /// The key, while there is an entry.
+    pub(crate) key: u32,
+    pub(crate) entry: Option<Entry>,
+    /// The window that lives here, bound or not.
+    pub(crate) window: Option<Box<Window>>,
 }
 
-/// All regions of an engine.
+impl Slot {
+    /// A new generation and its key; never the key that was here last, whoever chose that.
+    pub(crate) fn renew(&mut self, index: u32) {
+        let last = self.key;
+        for _ in 0..2 {
+            self.generation = self.generation.wrapping_add(1);
+            self.key = index << 8 | (self.generation & 0xff);
+            if self.key != last {
+                break;
+            }
+        }
+    }
+
+    /// The region here, if its key is this one.
+    pub(crate) fn region_mut(&mut self, key: LKey) -> Option<&mut Entry> {
+        let entry = self.entry.as_mut()?;
+        let is_region = matches!(entry.kind, Kind::Region { .. });
+        (is_region && self.key == key.value()).then_some(entry)
+    }
+}
+
+/// All regions and windows of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) free: Vec<u32>,
+}
+
+/// Which memory a region is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Range<'a> {
+    /// Memory.
+    pub region: &'a Region,
+    /// Where in it.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Range<'_> {
+    fn entry(&self, pd: Pd, access: Access) -> Result<Entry, RegError> {
+        let Self {
+            region,
+            offset,
+            len,
+        } = *self;
+        let size = region.len() as u64;
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(RegError::Range { offset, len, size });
+        }
+        let mut entry = Entry {
+            region: region.clone(),
+            offset,
+            va: 0,
+            len,
+            pd,
+            access: Access::empty(),
+            kind: Kind::Region { windows: 0 },
+        };
+        entry.set_access(access)?;
+        Ok(entry)
+    }
+}
+
+impl Entry {
+    /// Rights of a region, and with them where its addresses start.
+    fn set_access(&mut self, access: Access) -> Result<(), RegError> {
+        if !access.is_registrable() {
+            return Err(RegError::Access(access));
+        }
+        self.access = access;
+        self.va = if access.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            self.region.address() + self.offset
+        };
+        Ok(())
+    }
+}
+
+/// What a re-registration changes (`ibv_rereg_mr`); what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rereg<'a> {
+    /// Another protection domain.
+    pub pd: Option<Pd>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Other memory.
+    pub range: Option<Range<'a>>,
 }
 
 impl MrTable {
     pub(crate) fn register(
         &mut self,
         pd: Pd,
-        region: &Region,
-        offset: u64,
-        len: u64,
+        range: &Range<'_>,
         access: Access,
     ) -> Result<Mr, RegError> {
-        let size = region.len() as u64;
-        if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(RegError::Range { offset, len, size });
-        }
-        if !access.is_registrable() {
-            return Err(RegError::Access(access));
-        }
-        let va = if access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            region.address() + offset
-        };
+        let entry = range.entry(pd, access)?;
         let index = self.claim_slot()?;
+        Ok(self.install(index, entry))
+    }
+
+    /// Puts a region into a slot under a new key.
+    fn install(&mut self, index: u32, entry: Entry) -> Mr {
         let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.entry = Some(Entry {
-            region: region.clone(),
-            offset,
-            va,
-            len,
-            pd,
-            access,
-        });
-        let key = index << 8 | (slot.generation & 0xff);
+        slot.renew(index);
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let rkey = if access.intersects(remote) { key } else { 0 };
-        Ok(Mr {
-            lkey: LKey::new(key),
+        let rkey = if entry.access.intersects(remote) {
+            slot.key
+        } else {
+            0
+        };
+        let mr = Mr {
+            lkey: LKey::new(slot.key),
             rkey: RKey::new(rkey),
-            va: Va::new(va),
-            len,
-        })
+            va: Va::new(entry.va),
+            len: entry.len,
+        };
+        slot.entry = Some(entry);
+        mr
+    }
+
+    /// Changes rights, PD or memory of a region. Old keys and grants are worth nothing from now
+    /// on, as after a deregistration.
+    pub(crate) fn reregister(&mut self, key: LKey, change: &Rereg<'_>) -> Result<Mr, DeregError> {
+        let old = self.idle_region(key)?;
+        let pd = change.pd.unwrap_or(old.pd);
+        let access = change.access.unwrap_or(old.access);
+        let entry = match &change.range {
+            Some(range) => range.entry(pd, access)?,
+            None => {
+                let range = Range {
+                    region: &old.region,
+                    offset: old.offset,
+                    len: old.len,
+                };
+                range.entry(pd, access)?
+            }
+        };
+        Ok(self.install(key.value() >> 8, entry))
     }
 
     /// Index 0 stays unused, so that key 0 never names a region.
-    fn claim_slot(&mut self) -> Result<u32, RegError> {
+    pub(crate) fn claim_slot(&mut self) -> Result<u32, RegError> {
         if self.slots.is_empty() {
             self.slots.push(Slot::default());
         }
@@ -132,25 +280,42 @@ impl MrTable {
         u32::try_from(self.slots.len() - 1).map_err(|_| RegError::Full)
     }
 
-    /// Takes a region back; grants given for it are worth nothing from now on.
-    pub(crate) fn deregister(&mut self, key: LKey) -> bool {
-        let index = key.value() >> 8;
-        match self.slots.get_mut(index as usize) {
-            Some(slot) if slot.entry.is_some() && slot.generation & 0xff == key.value() & 0xff => {
-                slot.entry = None;
-                self.free.push(index);
-                true
-            }
-            _ => false,
+    /// The region of this key, if no window is bound to it.
+    fn idle_region(&mut self, key: LKey) -> Result<&mut Entry, DeregError> {
+        let slot = self.slots.get_mut((key.value() >> 8) as usize);
+        let entry = slot.and_then(|slot| slot.region_mut(key));
+        let entry = entry.ok_or(DeregError::Unknown(key))?;
+        match entry.kind {
+            Kind::Region { windows: 0 } => Ok(entry),
+            Kind::Region { windows } => Err(DeregError::Windows(windows)),
+            _ => Err(DeregError::Unknown(key)),
         }
     }
 
+    /// Takes a region back; grants given for it are worth nothing from now on.
+    pub(crate) fn deregister(&mut self, key: LKey) -> Result<(), DeregError> {
+        self.idle_region(key)?;
+        let index = key.value() >> 8;
+        self.slots[index as usize].entry = None;
+        self.free.push(index);
+        Ok(())
+    }
+
+    /// Every check of K4; `usable` says whether keys of this kind may be used so.
     #[inline(always)]
-    fn check(&self, pd: Pd, key: u32, va: Va, len: u32, need: Access) -> Result<Grant, KeyError> {
+    fn check(
+        &self,
+        pd: Pd,
+        key: u32,
+        va: Va,
+        len: u32,
+        need: Access,
+        usable: impl Fn(Kind) -> bool,
+    ) -> Result<Grant, KeyError> {
         let index = key >> 8;
         let slot = self.slots.get(index as usize).ok_or(KeyError::Unknown)?;
         let entry = slot.entry.as_ref().ok_or(KeyError::Unknown)?;
-        if slot.generation & 0xff != key & 0xff {
+        if slot.key != key || !usable(entry.kind) {
             return Err(KeyError::Unknown);
         }
         if entry.pd != pd {
@@ -159,11 +324,7 @@ impl MrTable {
         if !entry.access.contains(need) {
             return Err(KeyError::Rights);
         }
-        let within = va.value().checked_sub(entry.va).ok_or(KeyError::Range)?;
-        let end = within.checked_add(u64::from(len)).ok_or(KeyError::Range)?;
-        if end > entry.len {
-            return Err(KeyError::Range);
-        }
+        let within = entry.locate(va, len.into())?;
         Ok(Grant::issue(
             index,
             slot.generation,
@@ -196,20 +357,34 @@ impl Memory for MrTable {
         len: u32,
         need: Access,
     ) -> Result<Grant, KeyError> {
-        self.check(pd, key.value(), va, len, need)
+        let is_region = |kind| matches!(kind, Kind::Region { .. });
+        self.check(pd, key.value(), va, len, need, is_region)
     }
 
     #[inline]
     fn check_remote(
         &self,
         pd: Pd,
-        _qpn: Qpn,
+        qpn: Qpn,
         key: RKey,
         va: Va,
         len: u32,
         need: Access,
     ) -> Result<Grant, KeyError> {
-        self.check(pd, key.value(), va, len, need)
+        let through = |kind| !matches!(kind, Kind::Window2(bound_by) if bound_by != qpn);
+        self.check(pd, key.value(), va, len, need, through)
+    }
+
+    fn bind_window(&mut self, pd: Pd, qpn: Qpn, rkey: RKey, bind: &Bind) -> Result<(), BindError> {
+        self.bind_type2(pd, qpn, rkey, bind)
+    }
+
+    fn invalidate(&mut self, key: RKey, qpn: Qpn, pd: Pd) -> Result<(), KeyError> {
+        match self.invalidate_window(pd, qpn, key) {
+            Some(done) => done,
+            // A region lasts until it is deregistered.
+            None => Err(KeyError::Rights),
+        }
     }
 
     #[inline(always)]
@@ -226,111 +401,4 @@ impl Memory for MrTable {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PD: Pd = Pd(1);
-
-    fn table() -> (MrTable, Mr) {
-        let mut table = MrTable::default();
-        let region = Region::anonymous(1000).unwrap();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = table.register(PD, &region, 100, 500, access).unwrap();
-        (table, mr)
-    }
-
-    #[test]
-    fn ranges_are_checked_without_overflow() {
-        let (table, mr) = table();
-        let check = |va, len| {
-            table.check_remote(
-                PD,
-                Qpn::new(2),
-                mr.rkey,
-                Va::new(va),
-                len,
-                Access::REMOTE_WRITE,
-            )
-        };
-        let va = mr.va.value();
-        assert!(check(va, 500).is_ok());
-        assert!(check(va + 500, 0).is_ok());
-        for (va, len) in [
-            (va, 501),
-            (va - 1, 1),
-            (va + 500, 1),
-            (u64::MAX - 3, 8),
-            (u64::MAX, u32::MAX),
-            (0, u32::MAX),
-        ] {
-            assert_eq!(check(va, len), Err(KeyError::Range), "{va:#x} {len}");
-        }
-    }
-
-    #[test]
-    fn keys_rights_and_domains() {
-        let (table, mr) = table();
-        let check = |pd, key, need| table.check_local(pd, key, mr.va, 1, need);
-        assert_eq!(check(Pd(2), mr.lkey, Access::empty()), Err(KeyError::Pd));
-        assert_eq!(
-            check(PD, mr.lkey, Access::REMOTE_READ),
-            Err(KeyError::Rights)
-        );
-        for key in [0, mr.lkey.value() ^ 1, mr.lkey.value() + 0x100, u32::MAX] {
-            assert_eq!(
-                check(PD, LKey::new(key), Access::empty()),
-                Err(KeyError::Unknown)
-            );
-        }
-    }
-
-    #[test]
-    fn a_grant_dies_with_its_region() {
-        let (mut table, mr) = table();
-        let grant = table
-            .check_local(PD, mr.lkey, mr.va, 10, Access::LOCAL_WRITE)
-            .unwrap();
-        table.write(&grant, 0, b"0123456789").unwrap();
-        assert_eq!(table.write(&grant, 1, b"0123456789"), Err(Revoked));
-        assert!(table.deregister(mr.lkey));
-        assert!(!table.deregister(mr.lkey));
-        assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
-        let again = Region::anonymous(1000).unwrap();
-        let mr2 = table
-            .register(PD, &again, 0, 1000, Access::LOCAL_WRITE)
-            .unwrap();
-        assert_eq!(
-            mr2.lkey.value() >> 8,
-            mr.lkey.value() >> 8,
-            "the slot is used again"
-        );
-        assert_ne!(mr2.lkey, mr.lkey);
-        assert_eq!(mr2.rkey, RKey::new(0));
-        assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
-    }
-
-    #[test]
-    fn what_cannot_be_registered() {
-        let mut table = MrTable::default();
-        let region = Region::anonymous(100).unwrap();
-        let mut reg = |offset, len, access| table.register(PD, &region, offset, len, access);
-        assert!(matches!(
-            reg(0, 101, Access::empty()),
-            Err(RegError::Range { .. })
-        ));
-        assert!(matches!(
-            reg(0, 0, Access::empty()),
-            Err(RegError::Range { .. })
-        ));
-        assert!(matches!(
-            reg(u64::MAX, 2, Access::empty()),
-            Err(RegError::Range { .. })
-        ));
-        assert!(matches!(
-            reg(0, 1, Access::REMOTE_WRITE),
-            Err(RegError::Access(_))
-        ));
-        let zero_based = reg(10, 5, Access::ZERO_BASED).unwrap();
-        assert_eq!(zero_based.va, Va::new(0));
-    }
-}
+mod tests;

@@ -126,10 +126,46 @@ impl QpTable {
         self.slots.len()
     }
 
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.slots.iter_mut().filter_map(|s| s.entry.as_deref_mut())
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.slots
             .iter()
             .enumerate()
             .filter_map(|(i, s)| Some((u32::try_from(i).ok()?, s.entry.as_deref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use xroce_proto::memory::Pd;
+    use xroce_proto::wc::Cq;
+
+    use super::*;
+
+    #[test]
+    fn case_46_a_number_comes_back_after_all_others_of_its_slot() {
+        let mut table = QpTable::default();
+        let mut init = QpInit::rc(Pd(1), Cq(0), Cq(0));
+        (init.max_send_wr, init.max_recv_wr) = (1, 1);
+        let mut seen = HashSet::new();
+        for _ in 0..GENERATIONS {
+            let qpn = table.create(init, Lower::Udp).unwrap().unwrap();
+            assert!(seen.insert(qpn), "{qpn:?} comes back early");
+            let index = table.find(qpn).unwrap();
+            assert_eq!(index, 0, "the slot is used again");
+            table.destroy(index);
+            assert!(seen.iter().all(|&old| table.find(old).is_none()));
+        }
+        let qpn = table.create(init, Lower::Udp).unwrap().unwrap();
+        assert!(!seen.insert(qpn));
+        // Numbers that are special never name one.
+        for special in [0, 1, 0xff_ffff] {
+            assert_eq!(table.find(Qpn::new(special)), None);
+        }
     }
 }

@@ -18,4 +18,6 @@ pub struct EngineStats {
     pub unknown_qp: u64,
     /// Completions that found their CQ full.
     pub cq_overflows: u64,
+    /// Asynchronous events that found their queue full.
+    pub events_lost: u64,
 }

@@ -119,6 +119,51 @@ pub enum KeyError {
 #[error("the memory region is gone")]
 pub struct Revoked;
 
+/// What a memory window is bound to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bind {
+    /// Region behind the window.
+    pub lkey: LKey,
+    /// First byte, in the address space of the region.
+    pub va: Va,
+    /// Bytes.
+    pub len: u64,
+    /// Remote rights, and [`Access::ZERO_BASED`] for addresses that count from the start of the
+    /// window.
+    pub access: Access,
+}
+
+/// Why a memory window was not bound (K6); nothing changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// No such window (any more).
+    #[error("the memory window does not exist")]
+    NoWindow,
+    /// Type 1 is bound by call, type 2 by work request.
+    #[error("the memory window is not of the type that is bound so")]
+    Type,
+    /// Type 2 has to be invalidated before it is bound again.
+    #[error("the memory window is bound already: invalidate it first")]
+    Bound,
+    /// Window, region and QP are not of one protection domain.
+    #[error("window, region and queue pair are not in one protection domain")]
+    Pd,
+    /// No such region.
+    #[error("no memory region has this key")]
+    NoRegion,
+    /// The region lacks [`Access::MW_BIND`], or [`Access::LOCAL_WRITE`] for a window that is
+    /// written to.
+    #[error("the memory region does not grant what the window would")]
+    Rights,
+    /// Rights that a window cannot have.
+    #[error("a memory window cannot grant {0:?}")]
+    Access(Access),
+    /// The range is empty or not inside the region.
+    #[error("the address range is empty or not inside the memory region")]
+    Range,
+}
+
 /// Registered memory, as the core sees it.
 pub trait Memory {
     /// Checks a local key over the whole range.
@@ -159,4 +204,24 @@ pub trait Memory {
     /// # Errors
     /// [`Revoked`]; nothing was written then.
     fn write(&mut self, grant: &Grant, offset: u32, src: &[u8]) -> Result<(), Revoked>;
+
+    /// Binds a free window of type 2 under `rkey`, for use through `qpn` only (BIND_MW). The
+    /// window is the one of the key's upper 24 bits; its lower 8 are the consumer's choice.
+    ///
+    /// # Errors
+    /// The first rule broken; memory without windows has none.
+    fn bind_window(&mut self, pd: Pd, qpn: Qpn, rkey: RKey, bind: &Bind) -> Result<(), BindError> {
+        let _ = (pd, qpn, rkey, bind);
+        Err(BindError::NoWindow)
+    }
+
+    /// Takes a key back for a request of or to `qpn` (LOCAL_INV, SEND with invalidate): checks
+    /// and grants under it fail from now on.
+    ///
+    /// # Errors
+    /// The first check that failed; [`KeyError::Rights`] for what cannot be invalidated.
+    fn invalidate(&mut self, key: RKey, qpn: Qpn, pd: Pd) -> Result<(), KeyError> {
+        let _ = (key, qpn, pd);
+        Err(KeyError::Unknown)
+    }
 }

@@ -3,6 +3,8 @@
 use bitflags::bitflags;
 use xroce_wire::newtypes::Qpn;
 
+use crate::qp::RecvQueue;
+
 /// Status of a work completion, with the values of `ibv_wc_status`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
@@ -51,6 +53,8 @@ pub enum WcOpcode {
     RdmaWrite = 1,
     /// RDMA READ.
     RdmaRead = 2,
+    /// A memory window was bound.
+    BindMw = 5,
     /// A receive filled by a SEND.
     Recv = 128,
     /// A receive taken by an RDMA WRITE with immediate.
@@ -104,22 +108,35 @@ impl Completion {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Cq(pub u32);
 
-/// Affiliated asynchronous events, `ibv_event_type` named.
+/// Shared receive queue handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Srq(pub u32);
+
+/// Affiliated asynchronous events, with the values of `ibv_event_type`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
 #[non_exhaustive]
 pub enum Event {
+    /// `IBV_EVENT_CQ_ERR`: a CQ overflowed.
+    CqErr = 0,
     /// `IBV_EVENT_QP_FATAL`: a work request failed and the QP is in error.
-    QpFatal,
+    QpFatal = 1,
     /// `IBV_EVENT_QP_REQ_ERR`: the peer sent an invalid request.
-    QpReqErr,
+    QpReqErr = 2,
     /// `IBV_EVENT_QP_ACCESS_ERR`: the peer tried to use memory it may not.
-    QpAccessErr,
+    QpAccessErr = 3,
     /// `IBV_EVENT_COMM_EST`: first packet in RTR.
-    CommEst,
+    CommEst = 4,
     /// `IBV_EVENT_SQ_DRAINED`: SQD has finished what was running.
-    SqDrained,
-    /// `IBV_EVENT_CQ_ERR`: a CQ of the QP overflowed.
-    CqErr,
+    SqDrained = 5,
+    /// `IBV_EVENT_SRQ_ERR`: the SRQ cannot be used any more. Nothing here can break one, so it is
+    /// never reported; the number is kept for whoever maps events.
+    SrqErr = 14,
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`: the SRQ holds less than its limit, which is now 0 (K7).
+    SrqLimitReached = 15,
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`: the QP is in error and takes nothing from its SRQ any more
+    /// (C5).
+    QpLastWqeReached = 16,
 }
 
 /// Where the core delivers completions and events.
@@ -130,4 +147,12 @@ pub trait Sink {
 
     /// Reports an asynchronous event of a QP.
     fn event(&mut self, qpn: Qpn, event: Event);
+
+    /// Moves the oldest receive of `srq` into the queue of a QP
+    /// ([`SharedReceiveQueue::take_into`](crate::srq::SharedReceiveQueue::take_into)) and reports
+    /// a limit reached by it; `false` if there is none. Only asked for QPs that have an SRQ.
+    fn take_shared(&mut self, srq: Srq, into: &mut RecvQueue) -> bool {
+        let _ = (srq, into);
+        false
+    }
 }

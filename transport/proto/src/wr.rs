@@ -3,6 +3,8 @@
 use bitflags::bitflags;
 use xroce_wire::newtypes::{LKey, RKey, Va};
 
+use crate::memory::Bind;
+
 /// Scatter/gather element: `len` bytes at `va` of the region with `lkey`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sge {
@@ -44,6 +46,14 @@ pub enum SendOp {
         va: Va,
         /// Remote key.
         rkey: RKey,
+    },
+    /// Binds a free memory window of type 2 to a part of a region, for use through this QP. No
+    /// data, no packet.
+    BindMw {
+        /// The window's key from now on: its upper 24 bits name the window, the lower 8 are free.
+        rkey: RKey,
+        /// What the window shows.
+        bind: Bind,
     },
 }
 
@@ -128,6 +138,15 @@ pub enum PostError {
         /// Limit at the path MTU of the QP.
         max: u64,
     },
+    /// A request that has no data.
+    #[error("{given} bytes of local memory for a request without data")]
+    NoData {
+        /// Bytes in the request.
+        given: u64,
+    },
+    /// The QP takes its receives from a shared receive queue.
+    #[error("the queue pair takes its receives from a shared receive queue: post there")]
+    HasSrq,
     /// READs have no inline data.
     #[error("a READ cannot be inline")]
     InlineRead,

@@ -1,6 +1,6 @@
 //! Attributes of a queue pair, how a modify is checked, and what is fixed at creation.
 
-use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
+use xroce_wire::newtypes::{PKey, PathMtu, Psn, Qpn};
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
 
@@ -8,7 +8,7 @@ use super::state::{AttrMask, QpState, QpType, rule_of};
 use crate::cc::CongestionControl;
 use crate::memory::{Access, Pd};
 use crate::params;
-use crate::wc::Cq;
+use crate::wc::{Cq, Srq};
 
 /// What is fixed when a QP is created.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,9 @@ pub struct QpInit {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
+    /// Where receives come from, if not from a queue of its own. Then `max_recv_sge` must be that
+    /// of the SRQ and `max_recv_wr` means nothing.
+    pub srq: Option<Srq>,
     /// Send work requests that may be posted at once.
     pub max_send_wr: u32,
     /// Receive work requests that may be posted at once.
@@ -42,6 +45,7 @@ impl QpInit {
             pd,
             send_cq,
             recv_cq,
+            srq: None,
             max_send_wr: 128,
             max_recv_wr: 128,
             max_send_sge: 1,
@@ -120,6 +124,9 @@ pub struct QpAttr {
     pub access: Option<Access>,
     /// Index into the P_Key table; RoCE has one entry, 0.
     pub pkey_index: Option<u16>,
+    /// What the table holds at `pkey_index`, filled in by the driver that has the table; no
+    /// attribute of its own.
+    pub pkey: PKey,
     /// Port, 1.
     pub port: Option<u8>,
     /// Resolved path to the peer.

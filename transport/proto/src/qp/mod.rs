@@ -8,14 +8,17 @@
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
 pub mod attr;
+mod bind;
 mod completer;
 mod hot;
+mod query;
 mod replay;
 pub mod report;
 mod requester;
 mod responder;
 mod rq;
 mod sge;
+mod shared;
 mod sq;
 pub mod state;
 
@@ -33,9 +36,10 @@ use xroce_wire::template::{HeaderTemplate, Lower};
 
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
 use hot::{Debt, RxHot, TxHot};
+pub use query::QpInfo;
 use replay::Replay;
 use report::{FailureReport, LastSeen};
-use rq::RecvQueue;
+pub use rq::RecvQueue;
 use sq::SendQueue;
 pub use state::{QpState, QpType};
 
@@ -89,6 +93,8 @@ struct Cold {
     init: QpInit,
     lower: Lower,
     access: Access,
+    /// Attributes given since RESET.
+    given: QpAttr,
     pkey: PKey,
     av: AddressVector,
     dest_qpn: Qpn,
@@ -155,7 +161,7 @@ impl Qp {
             cc: CongestionControl::Fixed(Fixed::default()),
             recovery: LossRecovery::default(),
             sq: SendQueue::new(&init),
-            rq: RecvQueue::new(&init),
+            rq: RecvQueue::for_qp(&init),
             replay: Replay::default(),
             counters: Counters::default(),
             responded_last: false,
@@ -165,6 +171,7 @@ impl Qp {
                 init,
                 lower,
                 access: Access::empty(),
+                given: QpAttr::default(),
                 pkey: PKey::DEFAULT,
                 av: NO_PATH,
                 dest_qpn: Qpn::new(0),
@@ -251,6 +258,9 @@ impl Qp {
         if self.tx.state == QpState::Reset {
             return Err(PostError::State(QpState::Reset));
         }
+        if self.cold.init.srq.is_some() {
+            return Err(PostError::HasSrq);
+        }
         self.rq.push(wr)?;
         if self.tx.state == QpState::Err {
             self.flush_recvs(sink);
@@ -266,23 +276,25 @@ impl Qp {
         let from = self.tx.state;
         let to = attr.check(self.cold.init.qp_type, from)?;
         // The template is made first: it is the one step that can still fail.
-        if let Some(av) = &attr.av {
+        let pkey = self.pkey_after(attr);
+        if attr.av.is_some() || (pkey != self.cold.pkey && self.template.is_some()) {
+            let av = attr.av.unwrap_or(self.cold.av);
             let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
-            self.template = Some(HeaderTemplate::new(
-                self.cold.lower,
-                av,
-                dest,
-                self.cold.pkey,
-            )?);
-            self.cold.av = *av;
+            self.template = Some(HeaderTemplate::new(self.cold.lower, &av, dest, pkey)?);
+            self.cold.av = av;
             self.cold.dest_qpn = dest;
         }
+        self.cold.pkey = pkey;
         self.apply(attr);
         self.tx.state = to;
         match (from, to) {
             (_, QpState::Reset) => self.reset(),
             (f, QpState::Err) if f != QpState::Err => self.enter_error(sink),
-            (_, QpState::Sqd) => {
+            (from, QpState::Sqd) => {
+                if from != QpState::Sqd {
+                    // An event asked for in an earlier SQD that was left before it drained.
+                    self.cold.notify_drained = attr.en_sqd_async_notify.unwrap_or(false);
+                }
                 self.solicit_ack();
                 self.notify_if_drained(sink);
             }
@@ -293,6 +305,7 @@ impl Qp {
 
     fn apply(&mut self, attr: &QpAttr) {
         let cold = &mut *self.cold;
+        query::note(&mut cold.given, attr);
         if let Some(access) = attr.access {
             cold.access = access;
         }
@@ -345,6 +358,7 @@ impl Qp {
         self.replay = Replay::default();
         self.sq.clear();
         self.rq.clear();
+        self.cold.given = QpAttr::default();
         self.cold.comm_est = false;
         self.cold.notify_drained = false;
         self.cold.last_seen = LastSeen::default();
@@ -508,6 +522,7 @@ impl Qp {
         self.tx.rnr_until = Instant::NEVER;
         self.flush_sends(sink);
         self.flush_recvs(sink);
+        self.report_last_wqe(sink);
     }
 
     fn flush_sends(&mut self, sink: &mut impl Sink) {

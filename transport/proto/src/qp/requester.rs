@@ -47,6 +47,9 @@ impl Qp {
         if wqe.flags.contains(SendFlags::FENCE) && tx.reads != 0 {
             return false;
         }
+        if wqe.is_local() {
+            return self.sq.head == tx.send_index;
+        }
         !wqe.is_read()
             || (tx.reads < tx.max_reads.max(1)
                 && in_flight + tx.mtu.packets(wqe.len) <= params::OUTSTANDING_PSNS_MAX)
@@ -59,6 +62,9 @@ impl Qp {
         frame: &mut [u8],
     ) -> Option<usize> {
         if !self.may_request(cx.now) {
+            return None;
+        }
+        if self.sq.wqe(self.tx.send_index).is_local() && !self.execute_local(cx) {
             return None;
         }
         let index = self.tx.send_index;
@@ -239,7 +245,7 @@ impl Qp {
             return true;
         }
         let next = self.sq.wqe(next);
-        next.is_read() || next.flags.contains(SendFlags::FENCE)
+        next.is_read() || next.is_local() || next.flags.contains(SendFlags::FENCE)
     }
 
     #[inline]

@@ -71,7 +71,7 @@ impl Qp {
         let info = pkt.info();
         self.check_sequence(info)?;
         self.check_permitted(info)?;
-        self.check_resources(info)?;
+        self.check_resources(cx, info)?;
         self.check_length(pkt)?;
         let named = match pkt.reth() {
             Some(reth) => Some((reth, self.check_key(cx, info, &reth)?)),
@@ -127,13 +127,17 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn check_resources(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+    fn check_resources<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        info: &OpcodeInfo,
+    ) -> Result<(), Reject> {
         let needs_receive = match info.operation {
             Operation::Send => info.starts(),
             Operation::Write => info.has_imm(),
             _ => false,
         };
-        if needs_receive && self.rq.front().is_none() {
+        if needs_receive && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
         if info.operation == Operation::ReadRequest && !self.replay.has_room() {

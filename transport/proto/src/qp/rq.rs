@@ -10,18 +10,20 @@ use crate::wr::{PostError, RecvWr, Sge};
 
 /// A posted receive work request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RecvWqe {
-    pub(super) wr_id: u64,
+pub(crate) struct RecvWqe {
+    pub(crate) wr_id: u64,
     /// Bytes all SGEs hold together.
-    pub(super) capacity: u64,
+    pub(crate) capacity: u64,
     num_sge: u8,
     /// The SGE, if it is the only one.
     only_sge: Sge,
 }
 
 /// Ring of receive work requests, `head` being the one in use or next to be used.
+///
+/// A QP with an SRQ has one of a single slot, for the receive it has taken and not completed.
 #[derive(Debug)]
-pub(super) struct RecvQueue {
+pub struct RecvQueue {
     wqes: Box<[RecvWqe]>,
     /// Of work requests with several.
     sges: Box<[Sge]>,
@@ -32,16 +34,37 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub(super) fn new(init: &QpInit) -> Self {
-        let slots = init.max_recv_wr.next_power_of_two() as usize;
+    pub(super) fn for_qp(init: &QpInit) -> Self {
+        let depth = match init.srq {
+            Some(_) => 1,
+            None => init.max_recv_wr,
+        };
+        Self::new(depth, init.max_recv_sge)
+    }
+
+    pub(crate) fn new(depth: u32, max_sge: u8) -> Self {
+        let slots = depth.next_power_of_two() as usize;
         Self {
             wqes: vec![RecvWqe::default(); slots].into(),
-            sges: vec![Sge::default(); slots * usize::from(init.max_recv_sge)].into(),
-            depth: init.max_recv_wr,
-            max_sge: init.max_recv_sge,
+            sges: vec![Sge::default(); slots * usize::from(max_sge)].into(),
+            depth,
+            max_sge,
             head: 0,
             tail: 0,
         }
+    }
+
+    /// Receives posted and not completed.
+    pub(crate) fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(crate) fn max_sge(&self) -> u8 {
+        self.max_sge
     }
 
     #[inline]
@@ -50,7 +73,7 @@ impl RecvQueue {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.tail.wrapping_sub(self.head) >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
         }
@@ -82,12 +105,12 @@ impl RecvQueue {
 
     /// The receive in use or next to be used.
     #[inline]
-    pub(super) fn front(&self) -> Option<&RecvWqe> {
+    pub(crate) fn front(&self) -> Option<&RecvWqe> {
         (self.head != self.tail).then(|| &self.wqes[self.slot(self.head)])
     }
 
     #[inline]
-    pub(super) fn front_sges(&self) -> &[Sge] {
+    pub(crate) fn front_sges(&self) -> &[Sge] {
         let slot = self.slot(self.head);
         let wqe = &self.wqes[slot];
         if wqe.num_sge == 1 {
@@ -99,10 +122,28 @@ impl RecvQueue {
 
     /// Takes the front one out.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<RecvWqe> {
+    pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
         let wqe = *self.front()?;
         self.head = self.head.wrapping_add(1);
         Some(wqe)
+    }
+
+    /// Moves the front one to the end of another queue; `false` if there is none, or no room
+    /// for it there.
+    #[inline]
+    pub(crate) fn move_front_to(&mut self, other: &mut Self) -> bool {
+        let Some(wqe) = self.front() else {
+            return false;
+        };
+        let wr = RecvWr {
+            wr_id: wqe.wr_id,
+            sges: self.front_sges(),
+        };
+        if other.push(&wr).is_err() {
+            return false;
+        }
+        self.head = self.head.wrapping_add(1);
+        true
     }
 
     pub(super) fn clear(&mut self) {

@@ -36,6 +36,8 @@ pub(super) struct Wqe {
     pub(super) operation: Operation,
     pub(super) num_sge: u8,
     pub(super) inline: bool,
+    /// Nothing of it goes on the wire (BIND_MW).
+    pub(super) local: bool,
     /// The SGE, if it is the only one.
     only_sge: Sge,
 }
@@ -55,6 +57,7 @@ impl Wqe {
         operation: Operation::Send,
         num_sge: 0,
         inline: false,
+        local: false,
         only_sge: NO_SGE,
     };
 
@@ -63,9 +66,16 @@ impl Wqe {
         self.operation == Operation::ReadRequest
     }
 
+    /// Whether nothing of it goes on the wire.
+    #[inline]
+    pub(super) fn is_local(&self) -> bool {
+        self.local
+    }
+
     #[inline]
     pub(super) fn wc_opcode(&self) -> WcOpcode {
         match self.operation {
+            _ if self.local => WcOpcode::BindMw,
             Operation::ReadRequest => WcOpcode::RdmaRead,
             Operation::Write => WcOpcode::RdmaWrite,
             _ => WcOpcode::Send,
@@ -160,6 +170,7 @@ impl SendQueue {
             SendOp::Write { va, rkey } => (Operation::Write, va, rkey, None),
             SendOp::WriteImm { va, rkey, imm } => (Operation::Write, va, rkey, Some(imm)),
             SendOp::Read { va, rkey } => (Operation::ReadRequest, va, rkey, None),
+            SendOp::BindMw { rkey, bind } => return self.push_bind(wr, mtu, rkey, &bind),
         };
         let slot = self.slot(self.tail);
         let mut only_sge = NO_SGE;

@@ -9,9 +9,12 @@
     reason = "a test: sizes are small, and what fails, fails it"
 )]
 
+mod bind;
 mod completer;
+mod modify;
 mod requester;
 mod responder;
+mod srq;
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -32,10 +35,11 @@ use xroce_wire::syndrome::Syndrome;
 use xroce_wire::template::{Emit, HeaderTemplate, Lower};
 use xroce_wire::xrceth::XrcEth;
 
-use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState};
-use crate::memory::{Access, Grant, KeyError, Memory, Pd, Revoked};
+use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState, RecvQueue};
+use crate::memory::{Access, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
+use crate::srq::{SharedReceiveQueue, Take};
 use crate::time::{Duration, Instant};
-use crate::wc::{Completion, Cq, Event, Sink, WcStatus};
+use crate::wc::{Completion, Cq, Event, Sink, Srq, WcStatus};
 use crate::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 const PD: Pd = Pd(7);
@@ -54,6 +58,8 @@ struct VecMemory {
     bytes: Vec<u8>,
     access: Access,
     alive: bool,
+    /// BIND_MW that succeeded: those of keys 0x500 ..= 0x5ff.
+    binds: Vec<(Pd, Qpn, RKey, Bind)>,
 }
 
 impl VecMemory {
@@ -117,6 +123,14 @@ impl Memory for VecMemory {
         self.bytes[at..at + src.len()].copy_from_slice(src);
         Ok(())
     }
+
+    fn bind_window(&mut self, pd: Pd, qpn: Qpn, rkey: RKey, bind: &Bind) -> Result<(), BindError> {
+        if rkey.value() >> 8 != 5 {
+            return Err(BindError::NoWindow);
+        }
+        self.binds.push((pd, qpn, rkey, *bind));
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -124,6 +138,7 @@ struct Log {
     sends: Vec<Completion>,
     recvs: Vec<Completion>,
     events: Vec<Event>,
+    srq: Option<SharedReceiveQueue>,
 }
 
 impl Sink for Log {
@@ -137,6 +152,17 @@ impl Sink for Log {
 
     fn event(&mut self, _qpn: Qpn, event: Event) {
         self.events.push(event);
+    }
+
+    fn take_shared(&mut self, _: Srq, into: &mut RecvQueue) -> bool {
+        let Some(srq) = &mut self.srq else {
+            return false;
+        };
+        let take = srq.take_into(into);
+        if take == Take::TakenLimitReached {
+            self.events.push(Event::SrqLimitReached);
+        }
+        take != Take::Empty
     }
 }
 
@@ -205,6 +231,7 @@ impl Setup {
                 bytes: (0..SIZE).map(|i| (i * 7 + (i >> 8)) as u8).collect(),
                 access,
                 alive: true,
+                binds: Vec::new(),
             },
             log,
             now: Instant::from_nanos(1_000_000),

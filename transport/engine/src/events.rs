@@ -1,0 +1,129 @@
+//! Asynchronous events until somebody asks for them.
+
+use std::collections::VecDeque;
+
+use xroce_proto::wc::{Cq, Event, Srq};
+use xroce_wire::newtypes::Qpn;
+
+/// Events kept; further ones are counted and lost.
+pub(crate) const EVENTS_MAX: usize = 1024;
+
+/// What an event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Source {
+    /// A queue pair.
+    Qp(Qpn),
+    /// A completion queue.
+    Cq(Cq),
+    /// A shared receive queue.
+    Srq(Srq),
+}
+
+/// An asynchronous event (`ibv_async_event`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct AsyncEvent {
+    /// What it is about.
+    pub source: Source,
+    /// What happened.
+    pub event: Event,
+}
+
+impl AsyncEvent {
+    /// Of a queue pair.
+    #[must_use]
+    pub const fn qp(qpn: Qpn, event: Event) -> Self {
+        Self {
+            source: Source::Qp(qpn),
+            event,
+        }
+    }
+
+    /// Of a completion queue.
+    #[must_use]
+    pub const fn cq(cq: Cq, event: Event) -> Self {
+        Self {
+            source: Source::Cq(cq),
+            event,
+        }
+    }
+
+    /// Of a shared receive queue.
+    #[must_use]
+    pub const fn srq(srq: Srq, event: Event) -> Self {
+        Self {
+            source: Source::Srq(srq),
+            event,
+        }
+    }
+}
+
+/// A bounded queue. The first events are kept: they tell what began it.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    events: VecDeque<AsyncEvent>,
+    /// Events that found the queue full.
+    pub(crate) lost: u64,
+}
+
+impl EventQueue {
+    pub(crate) fn push(&mut self, event: AsyncEvent) {
+        if self.events.len() >= EVENTS_MAX {
+            self.lost += 1;
+        } else {
+            self.events.push_back(event);
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front()
+    }
+
+    /// Drops what is about an object that is destroyed: its handle will mean another one day.
+    pub(crate) fn forget(&mut self, source: Source) {
+        self.events.retain(|e| e.source != source);
+    }
+
+    /// Makes room beforehand, so that an event never allocates.
+    pub(crate) fn reserve(&mut self) {
+        self.events
+            .reserve(EVENTS_MAX.saturating_sub(self.events.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_keeps_the_first_and_counts_the_rest() {
+        let mut queue = EventQueue::default();
+        let event = |n| AsyncEvent::qp(Qpn::new(n), Event::QpFatal);
+        for n in 0..EVENTS_MAX as u32 + 3 {
+            queue.push(event(n));
+        }
+        assert_eq!(queue.lost, 3);
+        queue.forget(Source::Qp(Qpn::new(1)));
+        assert_eq!(queue.pop(), Some(event(0)));
+        assert_eq!(queue.pop(), Some(event(2)));
+        assert_eq!(std::iter::from_fn(|| queue.pop()).count(), EVENTS_MAX - 3);
+        assert_eq!(queue.lost, 3);
+    }
+
+    #[test]
+    fn numbers_are_those_of_verbs() {
+        let numbers = [
+            (Event::CqErr, 0),
+            (Event::QpFatal, 1),
+            (Event::QpReqErr, 2),
+            (Event::QpAccessErr, 3),
+            (Event::CommEst, 4),
+            (Event::SqDrained, 5),
+            (Event::SrqErr, 14),
+            (Event::SrqLimitReached, 15),
+            (Event::QpLastWqeReached, 16),
+        ];
+        for (event, number) in numbers {
+            assert_eq!(event as u8, number);
+        }
+    }
+}

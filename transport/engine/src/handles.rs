@@ -1,0 +1,158 @@
+//! Handles of objects that live in a slot: a stale one misses.
+//!
+//! A handle is a slot index in its low 20 bits and the number of lives the slot has had above,
+//! modulo 4096.
+
+const INDEX_BITS: u32 = 20;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// No handle: the last index is never used.
+const NOBODY: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// Handle of who lives here; [`NOBODY`] if no one does.
+    handle: u32,
+    /// Handle of the next to live here.
+    next: u32,
+    value: Option<T>,
+}
+
+/// Objects by handle, with how many queue pairs use each.
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    slots: Vec<Slot<(T, u32)>>,
+    free: Vec<u32>,
+}
+
+/// Why an object was not removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// There is no such object.
+    Unknown,
+    /// So many queue pairs use it.
+    Used(u32),
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Handles<T> {
+    /// `None` when all handles are taken.
+    pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.slots.len()).ok()?;
+                if index >= INDEX_MASK {
+                    return None;
+                }
+                self.slots.push(Slot {
+                    handle: NOBODY,
+                    next: index,
+                    value: None,
+                });
+                self.free.reserve(1);
+                index
+            }
+        };
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.handle = slot.next;
+        slot.value = Some((value, 0));
+        Some(slot.handle)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, handle: u32) -> Option<&T> {
+        let slot = self.slots.get((handle & INDEX_MASK) as usize)?;
+        if slot.handle != handle {
+            return None;
+        }
+        slot.value.as_ref().map(|(value, _)| value)
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, handle: u32) -> Option<&mut T> {
+        let slot = self.slots.get_mut((handle & INDEX_MASK) as usize)?;
+        if slot.handle != handle {
+            return None;
+        }
+        slot.value.as_mut().map(|(value, _)| value)
+    }
+
+    /// One more or one fewer queue pair uses it.
+    pub(crate) fn add_users(&mut self, handle: u32, more: i32) {
+        if let Some(slot) = self.slots.get_mut((handle & INDEX_MASK) as usize)
+            && slot.handle == handle
+            && let Some((_, users)) = &mut slot.value
+        {
+            *users = users.saturating_add_signed(more);
+        }
+    }
+
+    /// Removes it if nobody uses it.
+    pub(crate) fn remove(&mut self, handle: u32) -> Result<T, Kept> {
+        let index = handle & INDEX_MASK;
+        let slot = self.slots.get_mut(index as usize).ok_or(Kept::Unknown)?;
+        if slot.handle != handle {
+            return Err(Kept::Unknown);
+        }
+        match slot.value.take() {
+            None => Err(Kept::Unknown),
+            Some((value, 0)) => {
+                slot.handle = NOBODY;
+                slot.next = slot.next.wrapping_add(1 << INDEX_BITS);
+                // The oldest free slot is used last, to keep handles fresh as long as possible.
+                self.free.insert(0, index);
+                Ok(value)
+            }
+            Some((value, users)) => {
+                slot.value = Some((value, users));
+                Err(Kept::Used(users))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_handle_misses_whoever_lives_there_now() {
+        let mut handles = Handles::default();
+        let first = handles.insert('a').unwrap();
+        assert_eq!(handles.get(first), Some(&'a'));
+        assert_eq!(handles.remove(first), Ok('a'));
+        let second = handles.insert('b').unwrap();
+        assert_ne!(first, second);
+        assert_eq!(handles.len(), 1, "the slot is used again");
+        assert_eq!(handles.get(first), None);
+        assert_eq!(handles.get_mut(first), None);
+        assert_eq!(handles.remove(first), Err(Kept::Unknown));
+        assert_eq!(handles.get(second), Some(&'b'));
+        assert_eq!(handles.get(u32::MAX), None);
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let mut handles = Handles::default();
+        let it = handles.insert(5).unwrap();
+        handles.add_users(it, 1);
+        handles.add_users(it, 1);
+        assert_eq!(handles.remove(it), Err(Kept::Used(2)));
+        handles.add_users(it, -1);
+        assert_eq!(handles.remove(it), Err(Kept::Used(1)));
+        handles.add_users(it, -1);
+        assert_eq!(handles.remove(it), Ok(5));
+    }
+}

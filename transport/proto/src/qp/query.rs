@@ -1,0 +1,104 @@
+//! What a queue pair says about itself (`ibv_query_qp`), and its partition.
+
+use xroce_wire::newtypes::PKey;
+use xroce_wire::template::{HeaderTemplate, TemplateError};
+
+use super::{Qp, QpAttr, QpInit, QpState};
+
+/// All of a queue pair that can be asked for.
+#[derive(Clone, Debug)]
+pub struct QpInfo {
+    /// State and attributes. An attribute is `None` until a modify since RESET has given it.
+    /// `rq_psn` is the PSN expected next and `sq_psn` the one the next new packet gets.
+    pub attr: QpAttr,
+    /// What is fixed since creation.
+    pub init: QpInit,
+    /// In SQD with requests still running.
+    pub sq_draining: bool,
+}
+
+impl Qp {
+    /// State, attributes and capacities as they are now.
+    #[must_use]
+    pub fn query(&self) -> QpInfo {
+        let given = &self.cold.given;
+        let attr = QpAttr {
+            state: Some(self.tx.state),
+            cur_state: Some(self.tx.state),
+            pkey: self.cold.pkey,
+            rq_psn: given.rq_psn.map(|_| self.rx.expected_psn),
+            sq_psn: given.sq_psn.map(|_| self.tx.max_psn),
+            en_sqd_async_notify: Some(self.cold.notify_drained),
+            ..given.clone()
+        };
+        QpInfo {
+            attr,
+            init: self.cold.init,
+            sq_draining: self.tx.state == QpState::Sqd && self.sq.head != self.sq.started,
+        }
+    }
+
+    /// The P_Key that a modify with these attributes leaves.
+    pub(super) fn pkey_after(&self, attr: &QpAttr) -> PKey {
+        match attr.pkey_index {
+            Some(_) => attr.pkey,
+            None => self.cold.pkey,
+        }
+    }
+
+    /// The entry of the P_Key table this QP uses has changed.
+    ///
+    /// # Errors
+    /// The path of this QP cannot be used any more; nothing changed.
+    pub fn set_pkey(&mut self, pkey: PKey) -> Result<(), TemplateError> {
+        let cold = &mut *self.cold;
+        if self.template.is_some() {
+            let template = HeaderTemplate::new(cold.lower, &cold.av, cold.dest_qpn, pkey)?;
+            self.template = Some(template);
+        }
+        cold.pkey = pkey;
+        Ok(())
+    }
+}
+
+/// Notes every attribute that `new` gives. Each is named, so that none can be forgotten.
+pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
+    let QpAttr {
+        state: _,
+        cur_state: _,
+        en_sqd_async_notify: _,
+        access,
+        pkey_index,
+        pkey: _,
+        port,
+        av,
+        path_mtu,
+        timeout,
+        retry_cnt,
+        rnr_retry,
+        rq_psn,
+        max_rd_atomic,
+        min_rnr_timer,
+        sq_psn,
+        max_dest_rd_atomic,
+        dest_qpn,
+        congestion,
+    } = new;
+    given.access = access.or(given.access);
+    given.pkey_index = pkey_index.or(given.pkey_index);
+    given.port = port.or(given.port);
+    given.av = av.or(given.av);
+    given.path_mtu = path_mtu.or(given.path_mtu);
+    given.timeout = timeout.or(given.timeout);
+    given.retry_cnt = retry_cnt.or(given.retry_cnt);
+    given.rnr_retry = rnr_retry.or(given.rnr_retry);
+    given.rq_psn = rq_psn.or(given.rq_psn);
+    given.max_rd_atomic = max_rd_atomic.or(given.max_rd_atomic);
+    given.min_rnr_timer = min_rnr_timer.or(given.min_rnr_timer);
+    given.sq_psn = sq_psn.or(given.sq_psn);
+    given.max_dest_rd_atomic = max_dest_rd_atomic.or(given.max_dest_rd_atomic);
+    given.dest_qpn = dest_qpn.or(given.dest_qpn);
+    if congestion.is_some() {
+        given.congestion.clone_from(congestion);
+    }
+}
