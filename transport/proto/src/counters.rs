@@ -41,6 +41,12 @@ pub struct Counters {
     pub discards: u64,
     /// Packets that arrived marked Congestion Experienced (`np_ecn_marked_roce_packets`).
     pub ce_marked: u64,
+    /// Datagrams with another Q_Key (`bad_qkey`), dropped (UD4).
+    pub qkey_violations: u64,
+    /// UC and UD packets dropped because no receive was posted (UC2).
+    pub no_receive: u64,
+    /// UC and UD packets dropped for their length, key or rights (UC2, UD5).
+    pub invalid_requests: u64,
     /// Send work requests completed successfully.
     pub sends_completed: u64,
     /// Receive work requests completed successfully.

@@ -65,6 +65,8 @@ bitflags! {
     /// Flags of a work completion: those of `ibv_wc_flags`, and two of our own above them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct WcFlags: u8 {
+        /// The first 40 bytes of the buffer are a network header (UD).
+        const GRH = 1;
         /// `imm` is valid.
         const WITH_IMM = 1 << 1;
         /// The message carried the solicited event bit.
@@ -83,12 +85,15 @@ pub struct Completion {
     pub opcode: WcOpcode,
     /// Which optional fields are valid.
     pub flags: WcFlags,
-    /// Bytes received, written by WRITE with immediate, or read.
+    /// Bytes received, written by WRITE with immediate, or read; of a datagram with the 40 bytes in
+    /// front of it.
     pub byte_len: u32,
     /// The QP it belongs to.
     pub qpn: Qpn,
     /// Immediate data, valid with [`WcFlags::WITH_IMM`].
     pub imm: [u8; 4],
+    /// QP that sent a datagram, valid in receives of UD.
+    pub src_qp: Qpn,
 }
 
 impl Completion {
@@ -101,6 +106,7 @@ impl Completion {
         byte_len: 0,
         qpn: Qpn::new(0),
         imm: [0; 4],
+        src_qp: Qpn::new(0),
     };
 }
 

@@ -147,6 +147,26 @@ pub enum PostError {
     /// The QP takes its receives from a shared receive queue.
     #[error("the queue pair takes its receives from a shared receive queue: post there")]
     HasSrq,
+    /// The service of the QP has no such operation.
+    #[error("a {0:?} queue pair cannot do this: Uc does SEND and RDMA WRITE, Ud does SEND")]
+    Operation(crate::qp::QpType),
+    /// A send on a UD QP must say where it goes: [`crate::qp::Qp::post_datagram`].
+    #[error("a datagram needs a destination: address handle, QPN and Q_Key")]
+    NoDestination,
+    /// Only UD QPs take a destination with a send.
+    #[error("{0:?} queue pairs are connected: a send has no destination of its own")]
+    Connected(crate::qp::QpType),
+    /// The address handle belongs to another protection domain than the QP.
+    #[error("the address handle is in another protection domain than the queue pair")]
+    AddressPd,
+    /// A datagram is one packet (UD1).
+    #[error("datagram of {given} bytes, one packet of this port carries {max}")]
+    DatagramTooLong {
+        /// Bytes in the request.
+        given: u64,
+        /// Limit of the port.
+        max: usize,
+    },
     /// READs have no inline data.
     #[error("a READ cannot be inline")]
     InlineRead,

@@ -5,6 +5,8 @@
 //! pads short frames. A UDP checksum is not looked at: senders leave it zero over IPv6 too, and the
 //! ICRC covers more.
 
+mod grh;
+
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,6 +15,7 @@ use crate::icrc::{self, ICRC_LEN, id_of_delta};
 use crate::ip::{Ipv4Hdr, Ipv6Hdr, NEXT_HEADER_IBA, PROTO_UDP};
 use crate::newtypes::{Gid, MacAddr, VlanTci};
 use crate::udp::{ROCE_PORT, UdpHdr};
+pub use grh::GRH_LEN;
 
 /// Largest IPv4 identification a kernel gives to a segment of one `UDP_SEGMENT` send: it numbers
 /// them from the identification of the first, which is 0, and cuts at most 64.

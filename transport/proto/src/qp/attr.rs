@@ -1,6 +1,6 @@
 //! Attributes of a queue pair, how a modify is checked, and what is fixed at creation.
 
-use xroce_wire::newtypes::{PKey, PathMtu, Psn, Qpn};
+use xroce_wire::newtypes::{PKey, PathMtu, Psn, QKey, Qpn};
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
 
@@ -54,6 +54,24 @@ impl QpInit {
         }
     }
 
+    /// The same of type UC.
+    #[must_use]
+    pub const fn uc(pd: Pd, send_cq: Cq, recv_cq: Cq) -> Self {
+        Self {
+            qp_type: QpType::Uc,
+            ..Self::rc(pd, send_cq, recv_cq)
+        }
+    }
+
+    /// The same of type UD.
+    #[must_use]
+    pub const fn ud(pd: Pd, send_cq: Cq, recv_cq: Cq) -> Self {
+        Self {
+            qp_type: QpType::Ud,
+            ..Self::rc(pd, send_cq, recv_cq)
+        }
+    }
+
     /// # Errors
     /// The first capacity that is out of range.
     pub fn validate(&self) -> Result<(), CreateError> {
@@ -69,9 +87,6 @@ impl QpInit {
                 })
             }
         };
-        if self.qp_type != QpType::Rc {
-            return Err(CreateError::Service(self.qp_type));
-        }
         check("max_send_wr", self.max_send_wr, 1, params::QUEUE_DEPTH_MAX)?;
         check("max_recv_wr", self.max_recv_wr, 1, params::QUEUE_DEPTH_MAX)?;
         check(
@@ -94,9 +109,6 @@ impl QpInit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// The service is not implemented.
-    #[error("queue pairs of type {0:?} are not implemented, only Rc")]
-    Service(QpType),
     /// A capacity is out of range.
     #[error("{what} is {given}, it must be {min} to {max}")]
     Capacity {
@@ -129,6 +141,8 @@ pub struct QpAttr {
     pub pkey: PKey,
     /// Port, 1.
     pub port: Option<u8>,
+    /// Q_Key of a UD QP: what its datagrams must carry.
+    pub qkey: Option<QKey>,
     /// Resolved path to the peer.
     pub av: Option<AddressVector>,
     /// Path MTU, the same at both ends.
@@ -197,6 +211,41 @@ impl QpAttr {
         }
     }
 
+    /// A UD QP to INIT on port 1 with the default P_Key.
+    #[must_use]
+    pub fn init_ud(qkey: QKey) -> Self {
+        Self {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            qkey: Some(qkey),
+            ..Self::default()
+        }
+    }
+
+    /// A UC QP to RTR.
+    #[must_use]
+    pub fn rtr_uc(av: AddressVector, path_mtu: PathMtu, dest_qpn: Qpn, rq_psn: Psn) -> Self {
+        Self {
+            state: Some(QpState::Rtr),
+            av: Some(av),
+            path_mtu: Some(path_mtu),
+            dest_qpn: Some(dest_qpn),
+            rq_psn: Some(rq_psn),
+            ..Self::default()
+        }
+    }
+
+    /// A UC or UD QP to RTS.
+    #[must_use]
+    pub fn rts_unreliable(sq_psn: Psn) -> Self {
+        Self {
+            state: Some(QpState::Rts),
+            sq_psn: Some(sq_psn),
+            ..Self::default()
+        }
+    }
+
     /// To a state that needs nothing else.
     #[must_use]
     pub fn state(state: QpState) -> Self {
@@ -219,6 +268,7 @@ impl QpAttr {
         mask.set(AttrMask::ACCESS_FLAGS, self.access.is_some());
         mask.set(AttrMask::PKEY_INDEX, self.pkey_index.is_some());
         mask.set(AttrMask::PORT, self.port.is_some());
+        mask.set(AttrMask::QKEY, self.qkey.is_some());
         mask.set(AttrMask::AV, self.av.is_some());
         mask.set(AttrMask::PATH_MTU, self.path_mtu.is_some());
         mask.set(AttrMask::TIMEOUT, self.timeout.is_some());

@@ -4,7 +4,7 @@
 use xroce_wire::newtypes::{Msn, PathMtu, Psn};
 use xroce_wire::syndrome::{NakCode, RnrTimer};
 
-use super::QpState;
+use super::{QpState, QpType};
 use crate::memory::Grant;
 use crate::time::Instant;
 
@@ -38,12 +38,14 @@ pub(super) struct TxHot {
     pub(super) state: QpState,
     /// A WQE that may not be sent: it fails once all before it are done.
     pub(super) poisoned: bool,
+    /// Service, fixed since creation: where RC and the unreliable services part.
+    pub(super) qp_type: QpType,
 }
 
 const _: () = assert!(size_of::<TxHot>() == 64);
 
 impl TxHot {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(qp_type: QpType) -> Self {
         Self {
             ack_deadline: Instant::NEVER,
             rnr_until: Instant::NEVER,
@@ -61,6 +63,7 @@ impl TxHot {
             mtu: PathMtu::Mtu256,
             state: QpState::Reset,
             poisoned: false,
+            qp_type,
         }
     }
 

@@ -4,6 +4,7 @@
 //! * `requester`: work requests to packets,
 //! * `completer`: responses to completions,
 //! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
+//! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
 //! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
@@ -21,6 +22,8 @@ mod sge;
 mod shared;
 mod sq;
 pub mod state;
+mod uc;
+mod ud;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +31,6 @@ mod tests;
 use alloc::boxed::Box;
 
 use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Psn, Qpn};
-use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
@@ -42,6 +44,8 @@ use report::{FailureReport, LastSeen};
 pub use rq::RecvQueue;
 use sq::SendQueue;
 pub use state::{QpState, QpType};
+use ud::Datagrams;
+pub use ud::{AddressHandle, Destination};
 
 use crate::cc::{CongestionControl, CongestionController, Fixed};
 use crate::counters::Counters;
@@ -111,6 +115,8 @@ struct Cold {
     poison_status: WcStatus,
     last_seen: LastSeen,
     failure: Option<FailureReport>,
+    /// What only a UD QP has.
+    datagrams: Option<Datagrams>,
 }
 
 /// The path before RTR: none.
@@ -154,7 +160,7 @@ impl Qp {
     pub fn new(qpn: Qpn, init: QpInit, lower: Lower) -> Result<Self, CreateError> {
         init.validate()?;
         Ok(Self {
-            tx: TxHot::new(),
+            tx: TxHot::new(init.qp_type),
             rx: RxHot::new(),
             template: None,
             pacer: Pacer::default(),
@@ -185,6 +191,7 @@ impl Qp {
                 poison_status: WcStatus::LocProtErr,
                 last_seen: LastSeen::default(),
                 failure: None,
+                datagrams: Datagrams::of(&init),
             }),
         })
     }
@@ -240,11 +247,14 @@ impl Qp {
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State(state));
         }
+        if self.tx.qp_type != QpType::Rc {
+            self.check_operation(&wr.op)?;
+        }
         if self.tx.max_reads == 0 && matches!(wr.op, crate::wr::SendOp::Read { .. }) {
             return Err(PostError::NoRdAtomic);
         }
         self.sq.push(wr, self.tx.mtu)?;
-        if state == QpState::Err {
+        if matches!(state, QpState::Err | QpState::Sqe) {
             self.flush_sends(sink);
         }
         Ok(())
@@ -343,6 +353,9 @@ impl Qp {
         if let Some(notify) = attr.en_sqd_async_notify {
             cold.notify_drained = notify;
         }
+        if let (Some(qkey), Some(datagrams)) = (attr.qkey, &mut cold.datagrams) {
+            datagrams.qkey = qkey;
+        }
         if let Some(cc) = &attr.congestion {
             self.cc = cc.clone();
         }
@@ -350,7 +363,7 @@ impl Qp {
 
     /// Back to the state after creation; nothing completes (C4).
     fn reset(&mut self) {
-        self.tx = TxHot::new();
+        self.tx = TxHot::new(self.tx.qp_type);
         self.rx = RxHot::new();
         self.template = None;
         self.pacer = Pacer::default();
@@ -380,7 +393,9 @@ impl Qp {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += pkt.payload().len() as u64;
         self.counters.ce_marked += u64::from(from.ce);
-        if info.is_request {
+        if self.tx.qp_type != QpType::Rc {
+            self.handle_unacknowledged(cx, pkt);
+        } else if info.is_request {
             self.handle_request(cx, pkt);
         } else {
             self.handle_response(cx, pkt);
@@ -390,7 +405,7 @@ impl Qp {
     /// The checks of `WIRE.md` §10 that need the QP.
     fn admit(&self, from: &Arrival, pkt: &Packet<'_>) -> Result<(), Why> {
         let info = pkt.info();
-        if info.service != Service::Rc {
+        if info.service != self.tx.qp_type.service() {
             return Err(Why::Service);
         }
         let state = self.tx.state;
@@ -417,6 +432,9 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        if self.tx.qp_type != QpType::Rc {
+            return self.poll_unreliable(cx, frame);
+        }
         let response_first = if self.replay.is_pending() {
             // A long READ answered must not starve own requests, nor the reverse.
             !self.responded_last
@@ -555,6 +573,7 @@ impl Qp {
             byte_len: 0,
             qpn: self.cold.qpn,
             imm: [0; 4],
+            src_qp: Qpn::new(0),
         }
     }
 

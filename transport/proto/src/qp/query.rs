@@ -71,6 +71,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
         pkey_index,
         pkey: _,
         port,
+        qkey,
         av,
         path_mtu,
         timeout,
@@ -87,6 +88,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
     given.access = access.or(given.access);
     given.pkey_index = pkey_index.or(given.pkey_index);
     given.port = port.or(given.port);
+    given.qkey = qkey.or(given.qkey);
     given.av = av.or(given.av);
     given.path_mtu = path_mtu.or(given.path_mtu);
     given.timeout = timeout.or(given.timeout);

@@ -80,7 +80,7 @@ impl Qp {
         let sent = if wqe.is_read() {
             self.write_read_request(frame, &wqe, packet, psn)
         } else {
-            self.write_data(cx, frame, index, &wqe, packet, psn, ack_req)
+            self.write_data(cx, frame, index, &wqe, packet, psn, ack_req, Service::Rc)
         };
         match sent {
             Ok(len) => {
@@ -100,7 +100,7 @@ impl Qp {
     }
 
     /// Gives a WQE its PSNs, after checking what can be checked before its first packet.
-    fn start<M: Memory, S: Sink>(
+    pub(super) fn start<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         index: u32,
@@ -163,8 +163,8 @@ impl Qp {
         clippy::too_many_arguments,
         reason = "one packet's coordinates, inlined"
     )]
-    #[inline]
-    fn write_data<M: Memory, S: Sink>(
+    #[inline(always)]
+    pub(super) fn write_data<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
@@ -173,6 +173,7 @@ impl Qp {
         packet: u32,
         psn: Psn,
         ack_req: bool,
+        service: Service,
     ) -> Result<Option<usize>, KeyError> {
         let is_last = packet + 1 == wqe.psns;
         let position = match (packet == 0, is_last) {
@@ -182,8 +183,7 @@ impl Qp {
             (false, false) => Position::Middle,
         };
         let imm = wqe.imm;
-        let opcode =
-            Opcode::for_request(Service::Rc, wqe.operation, position, imm.is_some(), false);
+        let opcode = Opcode::for_request(service, wqe.operation, position, imm.is_some(), false);
         let offset = u64::from(packet) << self.tx.mtu.shift();
         let rest = wqe.len as usize - usize::try_from(offset).unwrap_or(usize::MAX);
         let payload_len = rest.min(self.tx.mtu.bytes());

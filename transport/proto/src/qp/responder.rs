@@ -94,7 +94,7 @@ impl Qp {
 
     /// S2: inside a message only its Middle and Last, outside only First and Only.
     #[inline(always)]
-    fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+    pub(super) fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let ongoing = match info.operation {
             Operation::Send => Ongoing::Send,
             Operation::Write => Ongoing::Write,
@@ -110,7 +110,7 @@ impl Qp {
 
     /// What the QP allows at all; its rights give NAK invalid request, not access error (K4).
     #[inline(always)]
-    fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+    pub(super) fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let access = self.cold.access;
         let allowed = match info.operation {
             Operation::Send => !info.has_invalidate(),
@@ -127,7 +127,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn check_resources<M: Memory, S: Sink>(
+    pub(super) fn check_resources<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         info: &OpcodeInfo,
@@ -148,7 +148,7 @@ impl Qp {
 
     /// S4: position, announced length and padding agree with the payload.
     #[inline(always)]
-    fn check_length(&self, pkt: &Packet<'_>) -> Result<(), Reject> {
+    pub(super) fn check_length(&self, pkt: &Packet<'_>) -> Result<(), Reject> {
         let info = pkt.info();
         let len = pkt.payload().len();
         let mtu = self.tx.mtu.bytes();
@@ -190,7 +190,7 @@ impl Qp {
 
     /// The whole range once, at the packet that names it; nothing for zero bytes (K3, K4).
     #[inline]
-    fn check_key<M: Memory, S: Sink>(
+    pub(super) fn check_key<M: Memory, S: Sink>(
         &self,
         cx: &Cx<'_, M, S>,
         info: &OpcodeInfo,
@@ -220,7 +220,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn execute<M: Memory, S: Sink>(
+    pub(super) fn execute<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         named: Option<(Reth, Grant)>,

@@ -4,6 +4,7 @@
 //! goes to RESET, and any but RESET to ERR, with no attribute but the state.
 
 use bitflags::bitflags;
+use xroce_wire::opcode::Service;
 
 /// State of a queue pair, with the values of `ibv_qp_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -59,6 +60,18 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+}
+
+impl QpType {
+    /// The service its packets name in their opcodes.
+    #[must_use]
+    pub const fn service(self) -> Service {
+        match self {
+            Self::Rc => Service::Rc,
+            Self::Uc => Service::Uc,
+            Self::Ud => Service::Ud,
+        }
+    }
 }
 
 bitflags! {

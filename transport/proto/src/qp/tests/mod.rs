@@ -15,6 +15,9 @@ mod modify;
 mod requester;
 mod responder;
 mod srq;
+mod uc;
+mod uc_model;
+mod ud;
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -35,7 +38,7 @@ use xroce_wire::syndrome::Syndrome;
 use xroce_wire::template::{Emit, HeaderTemplate, Lower};
 use xroce_wire::xrceth::XrcEth;
 
-use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState, RecvQueue};
+use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState, QpType, RecvQueue};
 use crate::memory::{Access, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
 use crate::srq::{SharedReceiveQueue, Take};
 use crate::time::{Duration, Instant};
@@ -52,6 +55,8 @@ const KEY: u32 = 0x1234;
 const OWN: Qpn = Qpn::new(0x11);
 const PEER: Qpn = Qpn::new(0x12);
 const MTU: usize = 1024;
+/// Of every UD QP here.
+const QKEY: u32 = 0x1111_1111;
 
 /// The slow and obvious twin of the engine's memory: one region in a vector.
 struct VecMemory {
@@ -216,7 +221,11 @@ impl Setup {
     fn build(self) -> Bench {
         let mut log = Log::default();
         let mut qp = Qp::new(OWN, self.init, Lower::Udp).unwrap();
-        qp.modify(&QpAttr::init(self.access), &mut log).unwrap();
+        let first = match self.init.qp_type {
+            QpType::Ud => QpAttr::init_ud(QKey::new(QKEY)),
+            _ => QpAttr::init(self.access),
+        };
+        qp.modify(&first, &mut log).unwrap();
         qp.modify(&self.rtr, &mut log).unwrap();
         qp.modify(&self.rts, &mut log).unwrap();
         let back = AddressVector {
@@ -327,6 +336,9 @@ fn text(pkt: &Packet<'_>) -> String {
     }
     if let Some(a) = pkt.aeth() {
         s += &format!(" syn={:02x} msn={}", a.syndrome.to_u8(), a.msn.value());
+    }
+    if let Some(d) = pkt.deth() {
+        s += &format!(" qkey={:x} src={:x}", d.qkey.value(), d.src_qp.value());
     }
     if let Some(imm) = pkt.imm() {
         s += &format!(" imm={imm:02x?}");
