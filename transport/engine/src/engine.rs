@@ -4,19 +4,20 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration as StdDuration;
 
-use xroce_net::datapath::{Caps, Datapath, Link, PortStats};
+use xroce_net::datapath::{Caps, Datapath, PortStats};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Pd;
-use xroce_proto::qp::{CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState};
+use xroce_proto::qp::{CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState, QpType};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Cq, Event, Sink};
 use xroce_proto::wr::{PostError, RecvWr, SendWr};
-use xroce_wire::newtypes::{LKey, PKey, PathMtu, Qpn};
-use xroce_wire::template::Lower;
+use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn};
 
+use crate::ah_table::{Ah, AhTable};
 use crate::cq::CqTable;
 use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
+use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
 use crate::objects::ObjectError;
 use crate::qp_table::QpTable;
@@ -86,6 +87,47 @@ pub enum EngineError {
         /// Name of the port.
         port: String,
     },
+    /// No such address handle (any more).
+    #[error("address handle {0:?} does not exist")]
+    NoAh(Ah),
+    /// All numbers of address handles are in use.
+    #[error("all {max} address handles are in use")]
+    AhsExhausted {
+        /// How many there can be.
+        max: usize,
+    },
+    /// Not the address of a multicast group.
+    #[error("{0} is not the address of a multicast group (224.0.0.0/4 or ff00::/8)")]
+    NoGroup(Gid),
+    /// Only UD queue pairs are members of groups.
+    #[error("only Ud queue pairs can be attached to a group, this one is {0:?}")]
+    NotUd(QpType),
+    /// No more groups or members.
+    #[error("a limit is reached: {groups} groups, {members} queue pairs in one")]
+    GroupFull {
+        /// Groups of an engine, at most.
+        groups: usize,
+        /// Queue pairs in a group, at most.
+        members: usize,
+    },
+    /// Detached from a group it is not in.
+    #[error("queue pair {:#x} is not attached to {group}", .qpn.value())]
+    NotAttached {
+        /// The queue pair.
+        qpn: Qpn,
+        /// The group.
+        group: Gid,
+    },
+    /// The port cannot receive what is sent to a group.
+    #[error("{port} cannot join {group}: {reason}")]
+    Join {
+        /// The group.
+        group: Gid,
+        /// Name of the port.
+        port: String,
+        /// What it said.
+        reason: String,
+    },
     /// See [`CreateError`].
     #[error(transparent)]
     Create(#[from] CreateError),
@@ -134,6 +176,8 @@ pub(crate) struct Core {
     pub(crate) cqs: CqTable,
     /// The one entry of the P_Key table.
     pub(crate) pkey: PKey,
+    pub(crate) ahs: AhTable,
+    pub(crate) groups: McastTable,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
     pub(crate) active: VecDeque<u32>,
@@ -144,7 +188,7 @@ pub(crate) struct Core {
 /// One port, its queue pairs, and the thread that polls them.
 #[derive(Debug)]
 pub struct Engine<D: Datapath> {
-    port: D,
+    pub(crate) port: D,
     pub(crate) core: Core,
     pds: u32,
 }
@@ -158,6 +202,8 @@ impl<D: Datapath> Engine<D> {
             mem: MrTable::default(),
             cqs: CqTable::default(),
             pkey: PKey::DEFAULT,
+            ahs: AhTable::default(),
+            groups: McastTable::default(),
             wheel: Wheel::new(),
             active: VecDeque::new(),
             stats: EngineStats::default(),
@@ -233,16 +279,17 @@ impl<D: Datapath> Engine<D> {
     /// A capacity is out of range, the PD, a CQ or the SRQ does not exist, or no number is left.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, EngineError> {
         self.check_parts(init)?;
-        let lower = match self.port.caps().link {
-            Link::Ethernet => Lower::Ethernet,
-            Link::Udp => Lower::Udp,
-        };
+        let lower = self.lower();
+        let port_mtu = PathMtu::for_link_mtu(self.port.caps().mtu).unwrap_or(PathMtu::Mtu256);
         let qpn = self
             .core
             .qps
             .create(*init, lower)?
             .ok_or(EngineError::QpsExhausted)?;
         self.core.count_users(init, 1);
+        if let Some((_, entry)) = self.core.qps.find_mut(qpn) {
+            entry.qp.set_port_mtu(port_mtu);
+        }
         let members = self.core.qps.len();
         self.core.wheel.reserve(members);
         let spare = members.saturating_sub(self.core.active.len());
@@ -293,6 +340,7 @@ impl<D: Datapath> Engine<D> {
             self.core.count_users(&init, -1);
         }
         self.core.cqs.events.forget(Source::Qp(qpn));
+        self.leave_all(index);
         self.core.wheel.disarm(index);
         self.core.active.retain(|&i| i != index);
         self.core.qps.destroy(index);

@@ -6,12 +6,15 @@
 //! own.
 #![forbid(unsafe_code)]
 
+mod ah_table;
 pub mod clock;
 mod cq;
+mod datagram;
 mod engine;
 mod events;
 mod failure;
 mod handles;
+mod mcast;
 mod mr_table;
 mod objects;
 mod poll_mode;
@@ -22,7 +25,9 @@ mod timers;
 mod tx;
 mod windows;
 
+pub use ah_table::Ah;
 pub use cq::Notify;
+pub use datagram::UdDest;
 pub use engine::{Engine, EngineConfig, EngineError, Work};
 pub use events::{AsyncEvent, Source};
 pub use failure::Failure;

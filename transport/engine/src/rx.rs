@@ -4,6 +4,7 @@ use xroce_net::datapath::Rx;
 use xroce_proto::qp::{Arrival, Cx};
 use xroce_proto::time::Instant;
 use xroce_wire::frame::{Ecn, Frame};
+use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 
 use crate::engine::Core;
@@ -32,6 +33,10 @@ impl Core {
             if let Some((_, entry)) = self.qps.find_mut(pkt.dest_qp()) {
                 entry.icrc_errors += 1;
             }
+            return;
+        }
+        if pkt.info().service == Service::Ud {
+            self.receive_datagram(now, &frame, &pkt);
             return;
         }
         let Some((index, entry)) = self.qps.find_mut(pkt.dest_qp()) else {

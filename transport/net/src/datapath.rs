@@ -102,6 +102,19 @@ pub trait Datapath {
     /// As [`Datapath::rx_burst`].
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
 
+    /// Asks for what is sent to a multicast group, until [`Datapath::leave`]. A group is joined
+    /// once.
+    ///
+    /// # Errors
+    /// This backend cannot, or the system refused it.
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        let why = format!("this kind of port receives no multicast ({group})");
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+
+    /// The reverse of [`Datapath::join`].
+    fn leave(&mut self, _group: Gid) {}
+
     /// Counters so far.
     fn stats(&mut self) -> PortStats;
 }

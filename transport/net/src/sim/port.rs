@@ -204,6 +204,11 @@ impl Datapath for SimPort {
         Ok(())
     }
 
+    /// A simulated port hears everything its wire carries.
+    fn join(&mut self, _group: Gid) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Returns at once: only the driver moves the clock.
     fn wait(&mut self, _timeout: Option<Duration>) -> io::Result<()> {
         Ok(())

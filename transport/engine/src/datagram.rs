@@ -1,0 +1,193 @@
+//! Datagrams: address handles, sends with a destination, groups, and the way in.
+
+use xroce_net::datapath::{Datapath, Link};
+use xroce_proto::memory::Pd;
+use xroce_proto::qp::{AddressHandle, Cx, Destination, ModifyError, QpType};
+use xroce_proto::time::Instant;
+use xroce_proto::wr::SendWr;
+use xroce_wire::frame::{Ecn, Frame};
+use xroce_wire::newtypes::{Gid, QKey, Qpn};
+use xroce_wire::packet::Packet;
+use xroce_wire::path::AddressVector;
+use xroce_wire::template::Lower;
+
+use crate::ah_table::{AHS_MAX, Ah};
+use crate::engine::{Core, Engine, EngineError};
+use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub struct UdDest {
+    /// Address handle.
+    pub ah: Ah,
+    /// Receiving queue pair; a group's datagrams go to [`Qpn::MULTICAST`] whatever is said here.
+    pub qpn: Qpn,
+    /// Q_Key of the receiver; with the highest bit set, the key of the sending queue pair is used.
+    pub qkey: QKey,
+}
+
+impl<D: Datapath> Engine<D> {
+    /// What frames of the port start with.
+    pub(crate) fn lower(&self) -> Lower {
+        match self.port.caps().link {
+            Link::Ethernet => Lower::Ethernet,
+            Link::Udp => Lower::Udp,
+        }
+    }
+
+    /// An address handle for a path, which the caller has resolved down to the MAC address.
+    ///
+    /// # Errors
+    /// The PD does not exist, the path contradicts itself, or no number is left.
+    pub fn create_ah(&mut self, pd: Pd, av: &AddressVector) -> Result<Ah, EngineError> {
+        self.check_pd(pd)?;
+        let handle = AddressHandle::new(self.lower(), av, pd).map_err(ModifyError::Path)?;
+        let ah = self.core.ahs.create(handle);
+        ah.ok_or(EngineError::AhsExhausted { max: AHS_MAX })
+    }
+
+    /// Destroys an address handle. Datagrams posted with it before are sent all the same.
+    ///
+    /// # Errors
+    /// It does not exist.
+    pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), EngineError> {
+        if self.core.ahs.destroy(ah) {
+            Ok(())
+        } else {
+            Err(EngineError::NoAh(ah))
+        }
+    }
+
+    /// Posts a datagram on a UD queue pair; it leaves in the next poll.
+    ///
+    /// # Errors
+    /// No such queue pair or address handle, or see [`xroce_proto::wr::PostError`]; nothing was
+    /// posted then.
+    #[inline]
+    pub fn post_datagram(
+        &mut self,
+        qpn: Qpn,
+        wr: &SendWr<'_>,
+        to: &UdDest,
+    ) -> Result<(), EngineError> {
+        let core = &mut self.core;
+        let ah = core.ahs.get(to.ah).ok_or(EngineError::NoAh(to.ah))?;
+        let found = core.qps.find_mut(qpn);
+        let (index, entry) = found.ok_or(EngineError::NoQp(qpn))?;
+        let to = Destination {
+            ah,
+            qpn: to.qpn,
+            qkey: to.qkey,
+        };
+        entry.qp.post_datagram(wr, &to, &mut core.cqs)?;
+        if !entry.active {
+            entry.active = true;
+            core.active.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Attaches a UD queue pair to a group: it receives what is sent there with its Q_Key. To be
+    /// attached already is no error. Own datagrams do not come back to the own engine.
+    ///
+    /// # Errors
+    /// No such queue pair, it is not of type UD, `group` is no group's address, a limit is
+    /// reached, or the port cannot join the group.
+    pub fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), EngineError> {
+        let index = self.ud_qp(qpn)?;
+        if !is_group(group) {
+            return Err(EngineError::NoGroup(group));
+        }
+        let is_new = self.core.groups.members(group).is_empty();
+        match self.core.groups.attach(group, index) {
+            Attached::Yes if is_new => {}
+            Attached::Yes | Attached::Already => return Ok(()),
+            Attached::Full => {
+                return Err(EngineError::GroupFull {
+                    groups: GROUPS_MAX,
+                    members: MEMBERS_MAX,
+                });
+            }
+        }
+        if let Err(e) = self.port.join(group) {
+            self.core.groups.detach(group, index);
+            return Err(EngineError::Join {
+                group,
+                port: self.port.caps().name.clone(),
+                reason: e.to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Detaches a UD queue pair from a group.
+    ///
+    /// # Errors
+    /// No such queue pair, or it is not attached.
+    pub fn detach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<(), EngineError> {
+        let index = self.ud_qp(qpn)?;
+        if !self.core.groups.detach(group, index) {
+            return Err(EngineError::NotAttached { qpn, group });
+        }
+        self.leave_if_empty(group);
+        Ok(())
+    }
+
+    fn ud_qp(&self, qpn: Qpn) -> Result<u32, EngineError> {
+        let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        let entry = self.core.qps.get(index).ok_or(EngineError::NoQp(qpn))?;
+        match entry.qp.init().qp_type {
+            QpType::Ud => Ok(index),
+            other => Err(EngineError::NotUd(other)),
+        }
+    }
+
+    /// Frames of a group nobody is in are dropped whether or not the port has left it.
+    fn leave_if_empty(&mut self, group: Gid) {
+        if self.core.groups.members(group).is_empty() {
+            self.port.leave(group);
+        }
+    }
+
+    /// A queue pair that is about to be destroyed leaves all its groups.
+    pub(crate) fn leave_all(&mut self, index: u32) {
+        for group in self.core.groups.groups_of(index) {
+            self.core.groups.detach(group, index);
+            self.leave_if_empty(group);
+        }
+    }
+}
+
+impl Core {
+    /// A datagram whose ICRC is right: to its queue pair, or to all members of its group.
+    #[inline(never)]
+    pub(crate) fn receive_datagram(&mut self, now: Instant, frame: &Frame<'_>, pkt: &Packet<'_>) {
+        let found;
+        let to: &[u32] = if pkt.dest_qp() == Qpn::MULTICAST {
+            self.groups.members(frame.dst())
+        } else if let Some(index) = self.qps.find(pkt.dest_qp()) {
+            found = [index];
+            &found
+        } else {
+            &[]
+        };
+        if to.is_empty() {
+            self.stats.unknown_qp += 1;
+            return;
+        }
+        self.stats.delivered += 1;
+        let grh = frame.grh();
+        let ce = frame.ecn() == Ecn::Ce;
+        let mut cx = Cx {
+            now,
+            mem: &mut self.mem,
+            sink: &mut self.cqs,
+        };
+        for &index in to {
+            // Nothing is owed for a datagram, so the QP need not be listed for transmission.
+            if let Some(entry) = self.qps.get_mut(index) {
+                entry.qp.handle_datagram(&mut cx, &grh, ce, pkt);
+            }
+        }
+    }
+}
