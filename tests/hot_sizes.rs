@@ -55,7 +55,7 @@ fn sizes_are_as_pinned() {
     insta::assert_snapshot!(lines, @r"
     Qp               640
     HeaderTemplate   108
-    Counters         168
+    Counters         192
     AddressVector     56
     Frame             72
     Packet            48
@@ -70,7 +70,7 @@ fn sizes_are_as_pinned() {
     Sge               16
     SendWr            64
     RecvWr            24
-    Completion        24
+    Completion        32
     Mr                24
     Work              24
     EngineStats       56

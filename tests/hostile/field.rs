@@ -8,11 +8,11 @@ use xroce_engine::{EngineError, Mr};
 use xroce_net::datapath::{Datapath, Link, TxMeta};
 use xroce_net::sim::{Fate as Happened, Rng, SimPort};
 use xroce_proto::memory::Access;
-use xroce_proto::qp::{QpAttr, QpInit, QpState};
+use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
 use xroce_proto::wc::{Completion, Cq};
 use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::frame::{Frame, UdpMeta};
-use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey};
+use xroce_wire::newtypes::{PathMtu, Psn, QKey, Qpn, RKey};
 use xroce_wire::packet::Packet;
 
 use crate::common::lane::{Lane, pools};
@@ -26,6 +26,9 @@ const GRANT: u64 = 64 << 10;
 
 const MEMORY: usize = 1 << 20;
 const MTU: PathMtu = PathMtu::Mtu1024;
+
+/// Of the attacked UD QPs.
+pub(crate) const QKEY: u32 = 0x1111_1111;
 
 /// PSNs of the attacked pair as seen on the wire, for shots that hit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +44,9 @@ pub(crate) struct Live {
 pub(crate) struct Victim {
     pub(crate) qpns: [Qpn; 2],
     cqs: [Cq; 2],
+    /// Connected with each other, and datagram QPs: no packet may end them.
+    pub(crate) uc: [Qpn; 2],
+    pub(crate) ud: [Qpn; 2],
     /// Where each host may be written, and where only read.
     pub(crate) open: [(u64, Mr); 2],
     pub(crate) readable: [(u64, Mr); 2],
@@ -77,6 +83,7 @@ impl Field {
         let mut victim = Victim::new(&mut world);
         let model = Model::new(&world, seed);
         victim.bring_up(&mut world, &mut rng);
+        victim.bring_up_unreliable(&mut world);
         let live = watch(&world, links.map(|l| l.there), link, &victim);
         let mut field = Self {
             world,
@@ -221,6 +228,7 @@ impl Field {
             "rounds of the others {:?}, attacked QP died {} times and completed {}",
             self.rounds, self.victim.deaths, self.victim.completed
         );
+        text += &self.check_unreliable();
         for host in &mut self.world.hosts {
             let stats = host.engine.stats();
             let port = host.engine.port_stats();
@@ -235,6 +243,24 @@ impl Field {
         }
         assert!(self.rounds.iter().all(|&n| n > 10), "{text}");
         assert!(self.victim.deaths > 100, "{text}");
+        text
+    }
+}
+
+impl Field {
+    /// The QPs that answer nothing are as they were, and have seen everything.
+    fn check_unreliable(&self) -> String {
+        let mut text = String::new();
+        for (i, host) in self.world.hosts.iter().enumerate() {
+            for qpn in [self.victim.uc[i], self.victim.ud[i]] {
+                assert_eq!(host.engine.qp_state(qpn), Some(QpState::Rts));
+                let c = host.engine.qp_counters(qpn).unwrap();
+                let all = [c.recvs_completed, c.invalid_requests, c.discards];
+                assert!(all.iter().all(|&n| n > 0), "{c:?}");
+                assert_eq!(c.acks_out + c.seq_naks_out + c.fatal_naks_out, 0);
+                text += &format!("\n  {qpn:?}: {} received", c.recvs_completed);
+            }
+        }
         text
     }
 }
@@ -292,7 +318,19 @@ impl Victim {
                 init.recv_cq = cqs[i];
             })
         });
+        let of_type = |world: &mut World, qp_type| {
+            [0, 1].map(|i: usize| {
+                world.create_qp(i, |init| {
+                    init.qp_type = qp_type;
+                    init.pd = pds[i];
+                    init.send_cq = cqs[i];
+                    init.recv_cq = cqs[i];
+                })
+            })
+        };
         Self {
+            uc: of_type(world, QpType::Uc),
+            ud: of_type(world, QpType::Ud),
             qpns,
             cqs,
             open,
@@ -311,6 +349,36 @@ impl Victim {
         });
     }
 
+    fn bring_up_unreliable(&self, world: &mut World) {
+        for i in [0, 1] {
+            let path = world.hosts[i].path_to(&world.hosts[1 - i]);
+            let engine = &mut world.hosts[i].engine;
+            for attr in [
+                QpAttr::init(ALL_ACCESS),
+                QpAttr::rtr_uc(path, MTU, self.uc[1 - i], Psn::new(0)),
+                QpAttr::rts_unreliable(Psn::new(0)),
+            ] {
+                engine.modify_qp(self.uc[i], &attr).unwrap();
+            }
+            for attr in [
+                QpAttr::init_ud(QKey::new(QKEY)),
+                QpAttr::state(QpState::Rtr),
+                QpAttr::rts_unreliable(Psn::new(0)),
+            ] {
+                engine.modify_qp(self.ud[i], &attr).unwrap();
+            }
+        }
+    }
+
+    /// One of the attacked QPs of a host.
+    pub(crate) fn target(&self, host: usize, rng: &mut Rng) -> Qpn {
+        match rng.below(4) {
+            0 => self.uc[host],
+            1 => self.ud[host],
+            _ => self.qpns[host],
+        }
+    }
+
     /// Keeps SENDs, WRITEs and READs going in both directions.
     fn pump(&mut self, world: &mut World, rng: &mut Rng) {
         for i in [0, 1] {
@@ -327,8 +395,8 @@ impl Victim {
                 wr_id: 0,
                 sges: &[recv],
             };
-            for _ in 0..4 {
-                match host.engine.post_recv(self.qpns[i], &wr) {
+            for qpn in [self.qpns[i], self.uc[i], self.ud[i]].repeat(4) {
+                match host.engine.post_recv(qpn, &wr) {
                     Ok(()) | Err(EngineError::Post(PostError::QueueFull { .. })) => {}
                     Err(e) => panic!("{e}"),
                 }
@@ -360,6 +428,11 @@ impl Victim {
                 data: Data::Sges(&[sge]),
             };
             host.engine.post_send(self.qpns[i], &wr).unwrap();
+            let wr = SendWr {
+                op: SendOp::Send,
+                ..wr
+            };
+            host.engine.post_send(self.uc[i], &wr).unwrap();
         }
     }
 

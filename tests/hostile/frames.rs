@@ -7,7 +7,7 @@ use xroce_wire::newtypes::Qpn;
 
 use crate::captured;
 use crate::common::{Host, SRC_PORT};
-use crate::field::Field;
+use crate::field::{Field, QKEY};
 
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const LOWER: usize = 14 + 20 + 8;
@@ -61,11 +61,14 @@ impl Attack<'_> {
             let qpn = if innocent && !hits {
                 self.field.innocent(to)
             } else {
-                self.field.victim.qpns[to]
+                self.field.victim.target(to, &mut self.field.rng)
             };
             transport[5..8].copy_from_slice(&qpn.value().to_be_bytes()[1..]);
             if hits {
                 self.aim(to, &mut transport);
+                if let (0x64 | 0x65, Some(deth)) = (opcode, transport.get_mut(12..16)) {
+                    deth.copy_from_slice(&QKEY.to_be_bytes());
+                }
             }
         } else if let Some(first) = transport.first_mut() {
             *first = opcode;
@@ -82,9 +85,10 @@ impl Attack<'_> {
             0 => rng.below(1 << 24) as u32,
             1 => self.field.victim.qpns[to].value() ^ 1 << rng.below(24),
             2 => 0x11 + rng.below(4) as u32,
-            _ => self.field.victim.qpns[to].value(),
+            _ => self.field.victim.target(to, rng).value(),
         };
         transport[5..8].copy_from_slice(&qpn.to_be_bytes()[1..]);
+        self.disguise(to, qpn, &mut transport);
         let aimed = self.field.rng.below(10) < 8;
         if aimed {
             self.aim(to, &mut transport);
@@ -94,6 +98,24 @@ impl Attack<'_> {
         }
         let whole = self.field.rng.below(2) == 0;
         self.shot(to, transport, whole)
+    }
+
+    /// Makes a packet one of the service of its QP, mostly.
+    fn disguise(&mut self, to: usize, qpn: u32, transport: &mut [u8]) {
+        let victim = &self.field.victim;
+        let rng = &mut self.field.rng;
+        if rng.below(4) == 0 {
+            return;
+        }
+        if qpn == victim.uc[to].value() {
+            transport[0] = transport[0] & 0x1f | 0x20;
+        } else if qpn == victim.ud[to].value() {
+            transport[0] = 0x64 + rng.below(2) as u8;
+            let qkey = QKEY ^ u32::from(rng.below(4) == 0);
+            if let Some(deth) = transport.get_mut(12..16) {
+                deth.copy_from_slice(&qkey.to_be_bytes());
+            }
+        }
     }
 
     /// Gives a packet a PSN and an address that are worth something.

@@ -11,6 +11,8 @@
 pub mod datapath;
 pub mod gids;
 pub mod icmp;
+#[cfg(feature = "xdp")]
+mod membership;
 pub mod neigh;
 pub mod sim;
 pub mod udp;

@@ -1033,3 +1033,33 @@ fn interfaces_are_read_from_the_namespace_of_the_thread() {
         assert_eq!((vlan.mac, vlan.up), (veth.mac, false));
     }
 }
+
+#[test]
+fn a_group_is_heard_from_join_to_leave() {
+    let Some(mut setup) = Setup::new(MTU, |_| {}) else {
+        return;
+    };
+    for (v6, group) in [(false, "239.77.1.2"), (true, "ff0e::7712")] {
+        let ip: IpAddr = group.parse().unwrap();
+        let group = Gid::from(ip);
+        let mut path = setup.path(v6);
+        path.dst = group;
+        path.dst_mac = neigh::multicast_mac(ip).unwrap();
+        let frame = numbered(&path, 200, 7);
+        let ns = &setup.net.b;
+        let port = &mut setup.b;
+        let hears = |from: &mut XdpPort, to: &mut XdpPort| {
+            send(from, &path, &frame);
+            from.tx_flush().unwrap();
+            receive(to, 1) == [frame.clone()]
+        };
+        assert!(!hears(&mut setup.a, port), "{ip} before");
+        ns.run(|| port.join(group)).unwrap();
+        assert!(hears(&mut setup.a, port), "{ip}");
+        port.leave(group);
+        assert!(!hears(&mut setup.a, port), "{ip} after");
+        // And again.
+        ns.run(|| port.join(group)).unwrap();
+        assert!(hears(&mut setup.a, port), "{ip} again");
+    }
+}

@@ -98,7 +98,8 @@ impl Claim {
         self.attachment.program.counters().map_err(io::Error::other)
     }
 
-    fn add_address(&mut self, gid: Gid) -> Result<(), XdpError> {
+    /// Claims the frames to one more address.
+    pub(super) fn add_address(&mut self, gid: Gid) -> Result<(), XdpError> {
         if self.addresses.contains(&gid) {
             return Ok(());
         }
@@ -112,27 +113,41 @@ impl Claim {
         self.addresses.push(gid);
         Ok(())
     }
+
+    /// Gives up the frames to an address, if they were claimed.
+    pub(super) fn remove_address(&mut self, gid: Gid) {
+        let before = self.addresses.len();
+        self.addresses.retain(|&a| a != gid);
+        if self.addresses.len() != before {
+            self.attachment.release(gid);
+        }
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         // Fails if the socket was never registered; the kernel removes it with the socket anyway.
         let _ = self.attachment.program.clear_socket(self.queue);
-        let mut claimed = lock(&self.attachment.addresses);
-        for gid in &self.addresses {
-            let bytes = gid.bytes();
-            match claimed.get_mut(&bytes) {
-                Some(n) if *n > 1 => *n -= 1,
-                _ => {
-                    claimed.remove(&bytes);
-                    let _ = self.attachment.program.remove_address(bytes);
-                }
-            }
+        for &gid in &self.addresses {
+            self.attachment.release(gid);
         }
     }
 }
 
 impl Attachment {
+    /// One port less wants an address; the last takes it out of the program.
+    fn release(&self, gid: Gid) {
+        let bytes = gid.bytes();
+        let mut claimed = lock(&self.addresses);
+        match claimed.get_mut(&bytes) {
+            Some(n) if *n > 1 => *n -= 1,
+            _ => {
+                claimed.remove(&bytes);
+                let _ = self.program.remove_address(bytes);
+            }
+        }
+    }
+
     /// The program of this process on `interface`, attached now if it was not.
     fn of(interface: &Interface, mode: Mode) -> Result<Arc<Self>, XdpError> {
         let place = Place {

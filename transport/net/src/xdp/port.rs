@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size_force, socket_error, xdp_options};
 use rustix::net::xdp::XdpOptionsFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use xroce_wire::newtypes::Gid;
 use xroce_xdp_prog::Counters;
 
 use super::assembly::Assembly;
@@ -20,6 +21,7 @@ use super::rx::{BATCH, Rx};
 use super::tx::Tx;
 use super::{XdpConfig, XdpError};
 use crate::datapath::{Caps, Datapath, Link, PortStats, Rx as RxFrame, TxMeta};
+use crate::membership::Memberships;
 use crate::neigh;
 
 /// Empty receive bursts between two looks at whether the device is still there: one system call
@@ -49,6 +51,7 @@ pub struct XdpPort {
     tx: Tx,
     memory: Memory,
     assembly: Assembly,
+    memberships: Memberships,
     caps: Caps,
     /// What the rings cannot tell.
     stats: PortStats,
@@ -103,6 +106,7 @@ impl XdpPort {
             tx,
             memory: parts.memory,
             assembly: Assembly::new(full),
+            memberships: Memberships::new(interface.index),
             caps: Caps {
                 link: Link::Ethernet,
                 mtu,
@@ -375,6 +379,22 @@ impl Datapath for XdpPort {
             self.tx.reap();
         }
         Ok(())
+    }
+
+    /// Has the interface let the group's frames in and the program send them here: to the port
+    /// of the queue they arrive on.
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.memberships.join(group)?;
+        let claimed = self.claim.add_address(group).map_err(io::Error::other);
+        if claimed.is_err() {
+            self.memberships.leave(group);
+        }
+        claimed
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.claim.remove_address(group);
+        self.memberships.leave(group);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
