@@ -1,6 +1,6 @@
 //! Datagrams: address handles, sends with a destination, groups, and the way in.
 
-use xroce_net::datapath::{Datapath, Link};
+use xroce_net::datapath::{Datapath, Link, Rx};
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{AddressHandle, Cx, Destination, ModifyError, QpType};
 use xroce_proto::time::Instant;
@@ -11,9 +11,12 @@ use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
 
-use crate::ah_table::{AHS_MAX, Ah};
 use crate::engine::{Core, Engine, EngineError};
 use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
+
+/// Handle of an address, `ibv_ah`. Means nothing in another engine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ah(u32);
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +45,8 @@ impl<D: Datapath> Engine<D> {
     pub fn create_ah(&mut self, pd: Pd, av: &AddressVector) -> Result<Ah, EngineError> {
         self.check_pd(pd)?;
         let handle = AddressHandle::new(self.lower(), av, pd).map_err(ModifyError::Path)?;
-        let ah = self.core.ahs.create(handle);
-        ah.ok_or(EngineError::AhsExhausted { max: AHS_MAX })
+        let ah = self.core.ahs.insert(handle).map(Ah);
+        ah.ok_or(EngineError::AhsExhausted)
     }
 
     /// Destroys an address handle. Datagrams posted with it before are sent all the same.
@@ -51,11 +54,8 @@ impl<D: Datapath> Engine<D> {
     /// # Errors
     /// It does not exist.
     pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), EngineError> {
-        if self.core.ahs.destroy(ah) {
-            Ok(())
-        } else {
-            Err(EngineError::NoAh(ah))
-        }
+        let removed = self.core.ahs.remove(ah.0);
+        removed.map(drop).map_err(|_| EngineError::NoAh(ah))
     }
 
     /// Posts a datagram on a UD queue pair; it leaves in the next poll.
@@ -71,7 +71,7 @@ impl<D: Datapath> Engine<D> {
         to: &UdDest,
     ) -> Result<(), EngineError> {
         let core = &mut self.core;
-        let ah = core.ahs.get(to.ah).ok_or(EngineError::NoAh(to.ah))?;
+        let ah = core.ahs.get(to.ah.0).ok_or(EngineError::NoAh(to.ah))?;
         let found = core.qps.find_mut(qpn);
         let (index, entry) = found.ok_or(EngineError::NoQp(qpn))?;
         let to = Destination {
@@ -160,8 +160,19 @@ impl<D: Datapath> Engine<D> {
 
 impl Core {
     /// A datagram whose ICRC is right: to its queue pair, or to all members of its group.
+    ///
+    /// Parsed again, which is cheap: lending frame and packet would force them out of registers
+    /// in the path of all other packets.
     #[inline(never)]
-    pub(crate) fn receive_datagram(&mut self, now: Instant, frame: &Frame<'_>, pkt: &Packet<'_>) {
+    pub(crate) fn receive_datagram(&mut self, now: Instant, rx: Rx<'_>) {
+        let frame = match rx {
+            Rx::Ethernet(bytes) => Frame::parse_ethernet(bytes),
+            Rx::Udp(meta, bytes) => Ok(Frame::from_udp(&meta, bytes)),
+        };
+        let Ok(frame) = frame else { return };
+        let Ok(pkt) = Packet::parse(frame.transport()) else {
+            return;
+        };
         let found;
         let to: &[u32] = if pkt.dest_qp() == Qpn::MULTICAST {
             self.groups.members(frame.dst())
@@ -186,7 +197,7 @@ impl Core {
         for &index in to {
             // Nothing is owed for a datagram, so the QP need not be listed for transmission.
             if let Some(entry) = self.qps.get_mut(index) {
-                entry.qp.handle_datagram(&mut cx, &grh, ce, pkt);
+                entry.qp.handle_datagram(&mut cx, &grh, ce, &pkt);
             }
         }
     }

@@ -7,16 +7,19 @@ use std::time::Duration as StdDuration;
 use xroce_net::datapath::{Caps, Datapath, PortStats};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Pd;
-use xroce_proto::qp::{CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState, QpType};
+use xroce_proto::qp::{
+    AddressHandle, CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState, QpType,
+};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Cq, Event, Sink};
 use xroce_proto::wr::{PostError, RecvWr, SendWr};
 use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn};
 
-use crate::ah_table::{Ah, AhTable};
 use crate::cq::CqTable;
+use crate::datagram::Ah;
 use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
+use crate::handles::Handles;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
 use crate::objects::ObjectError;
@@ -91,11 +94,8 @@ pub enum EngineError {
     #[error("address handle {0:?} does not exist")]
     NoAh(Ah),
     /// All numbers of address handles are in use.
-    #[error("all {max} address handles are in use")]
-    AhsExhausted {
-        /// How many there can be.
-        max: usize,
-    },
+    #[error("all address handles are in use")]
+    AhsExhausted,
     /// Not the address of a multicast group.
     #[error("{0} is not the address of a multicast group (224.0.0.0/4 or ff00::/8)")]
     NoGroup(Gid),
@@ -176,7 +176,7 @@ pub(crate) struct Core {
     pub(crate) cqs: CqTable,
     /// The one entry of the P_Key table.
     pub(crate) pkey: PKey,
-    pub(crate) ahs: AhTable,
+    pub(crate) ahs: Handles<AddressHandle>,
     pub(crate) groups: McastTable,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
@@ -202,7 +202,7 @@ impl<D: Datapath> Engine<D> {
             mem: MrTable::default(),
             cqs: CqTable::default(),
             pkey: PKey::DEFAULT,
-            ahs: AhTable::default(),
+            ahs: Handles::default(),
             groups: McastTable::default(),
             wheel: Wheel::new(),
             active: VecDeque::new(),

@@ -6,7 +6,6 @@
 //! own.
 #![forbid(unsafe_code)]
 
-mod ah_table;
 pub mod clock;
 mod cq;
 mod datagram;
@@ -25,9 +24,8 @@ mod timers;
 mod tx;
 mod windows;
 
-pub use ah_table::Ah;
 pub use cq::Notify;
-pub use datagram::UdDest;
+pub use datagram::{Ah, UdDest};
 pub use engine::{Engine, EngineConfig, EngineError, Work};
 pub use events::{AsyncEvent, Source};
 pub use failure::Failure;

@@ -36,7 +36,7 @@ impl Core {
             return;
         }
         if pkt.info().service == Service::Ud {
-            self.receive_datagram(now, &frame, &pkt);
+            self.receive_datagram(now, rx);
             return;
         }
         let Some((index, entry)) = self.qps.find_mut(pkt.dest_qp()) else {

@@ -394,7 +394,7 @@ impl Qp {
         self.counters.rx_bytes += pkt.payload().len() as u64;
         self.counters.ce_marked += u64::from(from.ce);
         if self.tx.qp_type != QpType::Rc {
-            self.handle_unacknowledged(cx, pkt);
+            self.handle_unacknowledged(cx, *pkt);
         } else if info.is_request {
             self.handle_request(cx, pkt);
         } else {

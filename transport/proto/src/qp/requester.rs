@@ -100,6 +100,7 @@ impl Qp {
     }
 
     /// Gives a WQE its PSNs, after checking what can be checked before its first packet.
+    #[inline(always)]
     pub(super) fn start<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,

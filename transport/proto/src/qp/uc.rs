@@ -19,6 +19,7 @@ use xroce_wire::packet::Packet;
 
 impl Qp {
     /// Whether an unreliable QP can do this at all (UC4); a UD QP is told where to, or nothing.
+    #[inline(always)]
     pub(super) fn check_operation(&self, op: &SendOp) -> Result<(), PostError> {
         let qp_type = self.tx.qp_type;
         match (qp_type, op) {
@@ -32,6 +33,8 @@ impl Qp {
     }
 
     /// Writes the next packet of a UC or UD QP, if one may leave now.
+    // Out of line, so that it costs RC one comparison and no registers.
+    #[inline(never)]
     pub(super) fn poll_unreliable<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -126,11 +129,15 @@ impl Qp {
     }
 
     /// A packet for a UC QP, from its peer.
+    // Out of line and by value, so that the receive path of RC stays small enough to be inlined
+    // and keeps its packet in registers.
+    #[inline(never)]
     pub(super) fn handle_unacknowledged<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
-        pkt: &Packet<'_>,
+        pkt: Packet<'_>,
     ) {
+        let pkt = &pkt;
         if self.tx.qp_type != QpType::Uc {
             // A datagram without its network header: the driver has another entry for it.
             self.counters.invalid_requests += 1;
