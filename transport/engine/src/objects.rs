@@ -192,7 +192,7 @@ impl<D: Datapath> Engine<D> {
         let srq = SharedReceiveQueue::new(attr)?;
         let srqs = &mut self.core.cqs.srqs;
         let handle = srqs.insert(srq);
-        handle.map(Srq).ok_or(ObjectError::Exhausted.into())
+        handle.map(Srq).ok_or_else(|| ObjectError::Exhausted.into())
     }
 
     /// Changes size or limit. If fewer receives than the limit are posted already, the event
@@ -247,7 +247,7 @@ impl<D: Datapath> Engine<D> {
 
     fn srq_mut(&mut self, srq: Srq) -> Result<&mut SharedReceiveQueue, EngineError> {
         let found = self.core.cqs.srqs.get_mut(srq.0);
-        found.ok_or(ObjectError::NoSrq(srq).into())
+        found.ok_or_else(|| ObjectError::NoSrq(srq).into())
     }
 
     /// What a QP is about to be made of exists and fits.

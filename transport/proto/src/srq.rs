@@ -128,7 +128,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// See [`SrqError`]; nothing changed.
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<bool, SrqError> {
-        let new_depth = max_wr.unwrap_or(self.ring.depth());
+        let new_depth = max_wr.unwrap_or_else(|| self.ring.depth());
         capacity("max_wr", new_depth, params::QUEUE_DEPTH_MAX)?;
         if new_depth < self.len() {
             return Err(SrqError::TooSmall {

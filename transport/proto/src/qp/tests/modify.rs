@@ -47,7 +47,7 @@ fn spoil(attr: &mut QpAttr, bits: &[bool], n: u8, m: u16) {
         attr.access = Some(Access::from_bits_truncate(n.into()));
     }
     if on(3) {
-        attr.pkey_index = Some(u16::from(n % 3 == 0));
+        attr.pkey_index = Some(u16::from(n.is_multiple_of(3)));
         attr.pkey = PKey::new(m);
     }
     if on(4) {
