@@ -73,6 +73,43 @@ static int keep(struct answer *a, enum kind kind, void **at, void *made)
 }
 
 /* Returns an errno. */
+/* Groups that queue pairs are in: a member cannot be destroyed. */
+#define MAX_MEMBERSHIPS 64
+static struct {
+    struct ibv_qp *qp;
+    union ibv_gid gid;
+} memberships[MAX_MEMBERSHIPS];
+
+/* Ends all memberships of a queue pair. */
+static void leave_groups(struct ibv_qp *qp)
+{
+    for (int i = 0; i < MAX_MEMBERSHIPS; i++) {
+        if (memberships[i].qp == qp) {
+            ibv_detach_mcast(qp, &memberships[i].gid, 0);
+            memberships[i].qp = NULL;
+        }
+    }
+}
+
+/* Attaches or detaches, and remembers it. */
+static int member(struct ibv_qp *qp, const union ibv_gid *gid, bool attach)
+{
+    int at = -1;
+    for (int i = 0; i < MAX_MEMBERSHIPS && at < 0; i++) {
+        bool same = memberships[i].qp == qp && !memcmp(&memberships[i].gid, gid, sizeof *gid);
+        if (attach ? !memberships[i].qp : same)
+            at = i;
+    }
+    if (attach && at < 0)
+        return ENOSPC;
+    int error = attach ? ibv_attach_mcast(qp, gid, 0) : ibv_detach_mcast(qp, gid, 0);
+    if (!error && at >= 0) {
+        memberships[at].qp = attach ? qp : NULL;
+        memberships[at].gid = *gid;
+    }
+    return error;
+}
+
 static int destroy(enum kind kind, void **at)
 {
     int error = 0;
@@ -86,6 +123,7 @@ static int destroy(enum kind kind, void **at)
     } else if (kind == CQ) {
         error = ibv_destroy_cq(*at);
     } else if (kind == QP) {
+        leave_groups(*at);
         error = ibv_destroy_qp(*at);
     } else if (kind == SRQ) {
         error = ibv_destroy_srq(*at);
@@ -260,7 +298,7 @@ int verb_mcast(const struct request *r, struct answer *a)
         return -1;
     if (!parse_hex(text(r, "gid", ""), gid.raw, sizeof gid.raw))
         return fail(a, "gid= needs 32 hex digits");
-    int error = attach ? ibv_attach_mcast(qp, &gid, 0) : ibv_detach_mcast(qp, &gid, 0);
+    int error = member(qp, &gid, attach != 0);
     return error ? fail_errno(a, error, attach ? "attach" : "detach") : 0;
 }
 

@@ -23,8 +23,8 @@ const GUESSED: [&str; 8] = [
     "fcoib",
 ];
 
-/// The same for Ethernet frames in InfiniBand, which is a heuristic of the dissector itself.
-const GUESSED_BY_ITSELF: &str = "eth_over_ib";
+/// The same for Ethernet frames in InfiniBand, which are heuristics of the dissector itself.
+const GUESSED_BY_ITSELF: [&str; 2] = ["eth_over_ib", "mellanox_eoib"];
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +65,9 @@ pub(crate) fn capture(pcap: &Path) -> Result<Findings> {
     for name in GUESSED {
         tshark.args(["--disable-protocol", name]);
     }
-    tshark.args(["--disable-heuristic", GUESSED_BY_ITSELF]);
+    for name in GUESSED_BY_ITSELF {
+        tshark.args(["--disable-heuristic", name]);
+    }
     tshark.args(["-Y", "_ws.malformed", "-T", "fields", "-e", "frame.number"]);
     let tshark = start(&mut tshark, "tshark")?;
     let mut python = Command::new("python3");

@@ -48,9 +48,25 @@ pub(crate) mod access {
     pub(crate) const ALL: u32 = 7;
 }
 
+/// An address handle of an end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AhId(pub u32);
+
+/// Service of a connected queue pair; datagrams have [`End::datagram_qp`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Service {
+    /// Reliable.
+    #[default]
+    Rc,
+    /// Unreliable.
+    Uc,
+}
+
 /// What a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpSpec {
+    /// Service, of a connected one.
+    pub service: Service,
     /// Where sends complete.
     pub send_cq: CqId,
     /// Where receives complete.
@@ -76,6 +92,8 @@ pub(crate) struct Connect {
     pub rq_psn: u32,
     /// Retry parameters.
     pub tuning: Tuning,
+    /// Of both queue pairs.
+    pub service: Service,
 }
 
 /// Retry parameters of a connection, as verbs numbers them.
@@ -157,6 +175,20 @@ impl Op {
     }
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Destination {
+    /// Address handle.
+    pub ah: AhId,
+    /// Queue pair, 0xffffff for a group.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
+}
+
+/// QPN of all groups.
+pub(crate) const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
 /// A piece of a region: offset and length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
@@ -190,6 +222,8 @@ pub(crate) struct Send {
     pub count: u32,
     /// Distance of their data, in bytes.
     pub stride: u64,
+    /// Of a datagram.
+    pub to: Option<Destination>,
 }
 
 /// `count` receive work requests, counted as [`Send`] is.
@@ -218,6 +252,8 @@ pub(crate) struct Wc {
     pub len: u32,
     /// Immediate data.
     pub imm: Option<u32>,
+    /// Sender of a datagram, of which the first 40 bytes are a network header.
+    pub datagram_from: Option<u32>,
 }
 
 /// An end of a connection.
@@ -248,6 +284,18 @@ pub(crate) trait End {
 
     /// To RTR and RTS.
     fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()>;
+
+    /// A UD queue pair in RTS, and its number.
+    fn datagram_qp(&mut self, spec: &QpSpec, qkey: u32) -> Result<(QpId, u32)>;
+
+    /// A handle for the other end, or for a group on its network.
+    fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId>;
+
+    /// Makes a UD queue pair a member of a group.
+    fn attach(&mut self, qp: QpId, group: Gid) -> Result<()>;
+
+    /// Bytes of a region, few of them.
+    fn peek(&mut self, mr: MrId, off: u64, len: u64) -> Result<Vec<u8>>;
 
     /// Posts sends.
     fn send(&mut self, qp: QpId, send: &Send) -> Result<()>;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use xroce_vm::{Agent, Answer};
 use xroce_wire::newtypes::Gid;
 
-use super::{Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Wc};
+use super::{AhId, Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Service, Wc};
 use crate::fabric::Route;
 
 /// How long an answer may take beyond what was asked for.
@@ -47,6 +47,20 @@ impl<'v> Rxe<'v> {
     fn id(&mut self) -> u32 {
         self.next += 1;
         self.next
+    }
+
+    /// Makes a queue pair of a type; returns its id and number.
+    fn make_qp(&mut self, kind: &str, spec: &QpSpec) -> Result<(u32, u32)> {
+        let id = self.id();
+        let (scq, rcq, depth, sges) = (spec.send_cq.0, spec.recv_cq.0, spec.depth, spec.sges);
+        let answer = self.call(
+            "qp",
+            &format!(
+                "id={id} type={kind} scq={scq} rcq={rcq} swr={depth} rwr={depth} ssge={sges} \
+                 rsge={sges} inline=0"
+            ),
+        )?;
+        Ok((id, u32::try_from(answer.num("qpn")?).context("qpn")?))
     }
 
     /// Index of the address in the GID table, as RoCEv2.
@@ -103,7 +117,12 @@ fn parse_wc(text: &str) -> Result<Wc> {
     let imm = small(number(parts.next())?)?;
     // IBV_WC_WITH_IMM.
     let imm = (flags & 2 != 0).then_some(imm);
+    let qpn_and_src: Vec<u64> = [number(parts.next())?, number(parts.next())?].into();
+    // rxe says IBV_WC_GRH for every receive, and a source only for datagrams.
+    let source = qpn_and_src.get(1).copied().map(small).transpose()?;
+    let is_recv = opcode & 128 != 0;
     Ok(Wc {
+        datagram_from: source.filter(|&qp| is_recv && flags & 1 != 0 && qp != 0),
         wr,
         status,
         opcode,
@@ -153,39 +172,69 @@ impl End for Rxe<'_> {
     }
 
     fn qp(&mut self, spec: &QpSpec, access: u32) -> Result<(QpId, u32)> {
-        let id = self.id();
-        let (scq, rcq, depth, sges) = (spec.send_cq.0, spec.recv_cq.0, spec.depth, spec.sges);
-        let answer = self.call(
-            "qp",
-            &format!(
-                "id={id} type=rc scq={scq} rcq={rcq} swr={depth} rwr={depth} ssge={sges} \
-                 rsge={sges} inline=0"
-            ),
-        )?;
-        let qpn = u32::try_from(answer.num("qpn")?).context("qpn")?;
+        let kind = match spec.service {
+            Service::Rc => "rc",
+            Service::Uc => "uc",
+        };
+        let (id, qpn) = self.make_qp(kind, spec)?;
         self.call("modify", &format!("qp={id} state=init access={access}"))?;
         Ok((QpId(id), qpn))
+    }
+
+    fn datagram_qp(&mut self, spec: &QpSpec, qkey: u32) -> Result<(QpId, u32)> {
+        let (id, qpn) = self.make_qp("ud", spec)?;
+        self.call("modify", &format!("qp={id} state=init qkey={qkey:#x}"))?;
+        self.call("modify", &format!("qp={id} state=rtr"))?;
+        self.call("modify", &format!("qp={id} state=rts sq_psn=0xfffffe"))?;
+        Ok((QpId(id), qpn))
+    }
+
+    fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
+        let id = self.id();
+        let index = self.gid_index(route)?;
+        let dgid = group.unwrap_or(Gid::from(route.ip(1)));
+        let dgid = u128::from_be_bytes(dgid.bytes());
+        let args = format!("id={id} gid_index={index} dgid={dgid:032x} hop=64");
+        self.call("ah", &args)?;
+        Ok(AhId(id))
+    }
+
+    fn attach(&mut self, qp: QpId, group: Gid) -> Result<()> {
+        let gid = u128::from_be_bytes(group.bytes());
+        let args = format!("qp={} gid={gid:032x} attach=1", qp.0);
+        self.call("mcast", &args).map(drop)
+    }
+
+    fn peek(&mut self, mr: MrId, off: u64, len: u64) -> Result<Vec<u8>> {
+        let answer = self.call("peek", &format!("mr={} off={off} len={len}", mr.0))?;
+        let hex = answer.text("hex")?;
+        let byte = |at: usize| {
+            let pair = hex.get(at..at + 2).context("odd hex")?;
+            u8::from_str_radix(pair, 16).context("hex")
+        };
+        (0..hex.len()).step_by(2).map(byte).collect()
     }
 
     fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
         let index = self.gid_index(to.route)?;
         let dgid = u128::from_be_bytes(Gid::from(to.route.ip(1)).bytes());
         let t = to.tuning;
-        self.call(
-            "modify",
-            &format!(
-                "qp={} state=rtr mtu={} dqpn={:#x} rq_psn={:#x} rd_in={} rnr_timer={} \
-                 gid_index={index} dgid={dgid:032x} hop=64 tclass=0 flow=0 sl=0",
-                qp.0, to.mtu as u8, to.dest_qpn, to.rq_psn, t.reads, t.rnr_timer
-            ),
-        )?;
-        self.call(
-            "modify",
-            &format!(
-                "qp={} state=rts sq_psn={:#x} timeout={} retry={} rnr={} rd_out={}",
-                qp.0, to.sq_psn, t.timeout, t.retry, t.rnr_retry, t.reads
-            ),
-        )?;
+        let mut rtr = format!(
+            "qp={} state=rtr mtu={} dqpn={:#x} rq_psn={:#x} gid_index={index} dgid={dgid:032x} \
+             hop=64 tclass=0 flow=0 sl=0",
+            qp.0, to.mtu as u8, to.dest_qpn, to.rq_psn
+        );
+        let mut rts = format!("qp={} state=rts sq_psn={:#x}", qp.0, to.sq_psn);
+        if to.service == Service::Rc {
+            write!(rtr, " rd_in={} rnr_timer={}", t.reads, t.rnr_timer)?;
+            write!(
+                rts,
+                " timeout={} retry={} rnr={} rd_out={}",
+                t.timeout, t.retry, t.rnr_retry, t.reads
+            )?;
+        }
+        self.call("modify", &rtr)?;
+        self.call("modify", &rts)?;
         Ok(())
     }
 
@@ -212,6 +261,10 @@ impl End for Rxe<'_> {
         if matches!(send.op, Op::Write | Op::WriteImm | Op::Read) {
             let (va, rkey, stride) = (send.va, send.rkey, send.stride);
             write!(args, " rva={va:#x} rkey={rkey:#x} rstride={stride}")?;
+        }
+        if let Some(to) = send.to {
+            let (ah, qpn, qkey) = (to.ah.0, to.qpn, to.qkey);
+            write!(args, " ah={ah} rqpn={qpn:#x} rqkey={qkey:#x}")?;
         }
         self.call("send", &args).map(drop)
     }

@@ -6,22 +6,24 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use xroce_engine::{Engine, EngineConfig, Mr as EngineMr, PollMode, Poller, clock};
+use xroce_engine::{Ah, Engine, EngineConfig, Mr as EngineMr, PollMode, Poller, UdDest, clock};
 use xroce_net::neigh;
 use xroce_net::xdp::{XdpConfig, XdpPort};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Pd};
-use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
 use xroce_proto::wc::{Completion, Cq, WcFlags};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_testnet::Netns;
-use xroce_wire::newtypes::{Gid, MacAddr, Psn, Qpn, RKey, Va, VlanTci};
+use xroce_wire::newtypes::{Gid, MacAddr, Psn, QKey, Qpn, RKey, Va, VlanTci};
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
 
 use super::pattern::pattern_bytes;
-use super::{Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Wc, fnv1a};
+use super::{
+    AhId, Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Service, Wc, fnv1a,
+};
 use crate::fabric::{DEV, Route, VLAN, VM_MAC};
 
 /// Chunks of the receive ring: a burst of the machine at path MTU 4096, two a frame.
@@ -52,6 +54,7 @@ struct Nic {
     cqs: Vec<Cq>,
     mrs: Vec<(Region, EngineMr)>,
     qps: Vec<Option<Qpn>>,
+    ahs: Vec<Ah>,
     /// Counters of queue pairs that are gone.
     past: Counters,
 }
@@ -169,8 +172,31 @@ impl Nic {
             cqs: Vec::new(),
             mrs: Vec::new(),
             qps: Vec::new(),
+            ahs: Vec::new(),
             past: Counters::default(),
         })
+    }
+
+    /// A queue pair of a type, taken through `steps`.
+    fn make_qp(&mut self, kind: QpType, spec: &QpSpec, steps: &[QpAttr]) -> Result<(QpId, u32)> {
+        let cq = |id: CqId| {
+            let found = self.cqs.get(id.0 as usize).copied();
+            found.with_context(|| format!("no completion queue {id:?}"))
+        };
+        let init = QpInit {
+            qp_type: kind,
+            max_send_wr: spec.depth,
+            max_recv_wr: spec.depth,
+            max_send_sge: spec.sges,
+            max_recv_sge: spec.sges,
+            ..QpInit::rc(self.pd, cq(spec.send_cq)?, cq(spec.recv_cq)?)
+        };
+        let qpn = self.engine.create_qp(&init)?;
+        for step in steps {
+            self.engine.modify_qp(qpn, step)?;
+        }
+        self.qps.push(Some(qpn));
+        Ok((QpId(u32::try_from(self.qps.len() - 1)?), qpn.value()))
     }
 
     fn qpn(&self, qp: QpId) -> Result<Qpn> {
@@ -216,12 +242,13 @@ impl Nic {
         Ok(self.engine.destroy_qp(qpn)?)
     }
 
-    fn path(&self, route: Route, dest_qpn: u32) -> Result<AddressVector> {
-        let (local, peer) = (route.ip(HOST), route.ip(2));
-        let dst_mac = if route.vlan {
-            MacAddr::new(VM_MAC)
-        } else {
-            neigh::resolve(self.ifindex, local, peer, RESOLVE_MS)?
+    fn path(&self, route: Route, group: Option<Gid>, dest_qpn: u32) -> Result<AddressVector> {
+        let local = route.ip(HOST);
+        let peer = group.map_or(route.ip(2), Gid::ip);
+        let dst_mac = match neigh::multicast_mac(peer) {
+            Some(mac) => mac,
+            None if route.vlan => MacAddr::new(VM_MAC),
+            None => neigh::resolve(self.ifindex, local, peer, RESOLVE_MS)?,
         };
         let low = u16::try_from(dest_qpn & 0x3fff).unwrap_or(0);
         Ok(AddressVector {
@@ -240,16 +267,19 @@ impl Nic {
     fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
         let qpn = self.qpn(qp)?;
         let t = to.tuning;
+        let path = self.path(to.route, None, to.dest_qpn)?;
+        let (dest, rq_psn) = (Qpn::new(to.dest_qpn), Psn::new(to.rq_psn));
+        if to.service == Service::Uc {
+            let rtr = QpAttr::rtr_uc(path, to.mtu, dest, rq_psn);
+            self.engine.modify_qp(qpn, &rtr)?;
+            let rts = QpAttr::rts_unreliable(Psn::new(to.sq_psn));
+            return Ok(self.engine.modify_qp(qpn, &rts)?);
+        }
         let timer = RnrTimer::new(t.rnr_timer);
         let rtr = QpAttr {
             max_dest_rd_atomic: Some(t.reads),
             min_rnr_timer: Some(timer.with_context(|| format!("RNR timer {}", t.rnr_timer))?),
-            ..QpAttr::rtr(
-                self.path(to.route, to.dest_qpn)?,
-                to.mtu,
-                Qpn::new(to.dest_qpn),
-                Psn::new(to.rq_psn),
-            )
+            ..QpAttr::rtr(path, to.mtu, dest, rq_psn)
         };
         self.engine.modify_qp(qpn, &rtr)?;
         let rts = QpAttr {
@@ -286,7 +316,18 @@ impl Nic {
                 flags,
                 data: Data::Sges(&sges),
             };
-            self.engine.post_send(qpn, &wr)?;
+            match send.to {
+                None => self.engine.post_send(qpn, &wr)?,
+                Some(to) => {
+                    let ah = self.ahs.get(to.ah.0 as usize).copied();
+                    let to = UdDest {
+                        ah: ah.with_context(|| format!("no address handle {:?}", to.ah))?,
+                        qpn: Qpn::new(to.qpn),
+                        qkey: QKey::new(to.qkey),
+                    };
+                    self.engine.post_datagram(qpn, &wr, &to)?;
+                }
+            }
         }
         Ok(())
     }
@@ -326,6 +367,7 @@ fn completion(wc: &Completion) -> Wc {
             .flags
             .contains(WcFlags::WITH_IMM)
             .then_some(u32::from_be_bytes(wc.imm)),
+        datagram_from: wc.flags.contains(WcFlags::GRH).then_some(wc.src_qp.value()),
     }
 }
 
@@ -352,6 +394,9 @@ fn add(a: Counters, b: Counters) -> Counters {
         ce_marked: a.ce_marked + b.ce_marked,
         sends_completed: a.sends_completed + b.sends_completed,
         recvs_completed: a.recvs_completed + b.recvs_completed,
+        no_receive: a.no_receive + b.no_receive,
+        qkey_violations: a.qkey_violations + b.qkey_violations,
+        invalid_requests: a.invalid_requests + b.invalid_requests,
     }
 }
 
@@ -364,6 +409,9 @@ impl End for Xroce {
         self.with(|nic| {
             for qp in 0..nic.qps.len() {
                 nic.destroy(qp)?;
+            }
+            for ah in nic.ahs.drain(..) {
+                nic.engine.destroy_ah(ah)?;
             }
             for (_, mr) in &nic.mrs {
                 nic.engine.dereg_mr(mr.lkey)?;
@@ -415,23 +463,44 @@ impl End for Xroce {
 
     fn qp(&mut self, spec: &QpSpec, access: u32) -> Result<(QpId, u32)> {
         let spec = *spec;
+        let kind = match spec.service {
+            Service::Rc => QpType::Rc,
+            Service::Uc => QpType::Uc,
+        };
+        let init = QpAttr::init(Access::from_bits_truncate(access));
+        self.with(move |nic| nic.make_qp(kind, &spec, &[init]))?
+    }
+
+    fn datagram_qp(&mut self, spec: &QpSpec, qkey: u32) -> Result<(QpId, u32)> {
+        let spec = *spec;
+        let steps = [
+            QpAttr::init_ud(QKey::new(qkey)),
+            QpAttr::state(QpState::Rtr),
+            QpAttr::rts_unreliable(Psn::new(0x00ff_fffe)),
+        ];
+        self.with(move |nic| nic.make_qp(QpType::Ud, &spec, &steps))?
+    }
+
+    fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
         self.with(move |nic| {
-            let cq = |id: CqId| {
-                let found = nic.cqs.get(id.0 as usize).copied();
-                found.with_context(|| format!("no completion queue {id:?}"))
-            };
-            let init = QpInit {
-                max_send_wr: spec.depth,
-                max_recv_wr: spec.depth,
-                max_send_sge: spec.sges,
-                max_recv_sge: spec.sges,
-                ..QpInit::rc(nic.pd, cq(spec.send_cq)?, cq(spec.recv_cq)?)
-            };
-            let qpn = nic.engine.create_qp(&init)?;
-            let attr = QpAttr::init(Access::from_bits_truncate(access));
-            nic.engine.modify_qp(qpn, &attr)?;
-            nic.qps.push(Some(qpn));
-            Ok((QpId(u32::try_from(nic.qps.len() - 1)?), qpn.value()))
+            let path = nic.path(route, group, 0)?;
+            nic.ahs.push(nic.engine.create_ah(nic.pd, &path)?);
+            Ok(AhId(u32::try_from(nic.ahs.len() - 1)?))
+        })?
+    }
+
+    fn attach(&mut self, qp: QpId, group: Gid) -> Result<()> {
+        self.with(move |nic| {
+            let qpn = nic.qpn(qp)?;
+            Ok(nic.engine.attach_mcast(qpn, group)?)
+        })?
+    }
+
+    fn peek(&mut self, mr: MrId, off: u64, len: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len)?];
+        self.with(move |nic| {
+            nic.region(mr)?.0.read_at(off, &mut bytes)?;
+            Ok(bytes)
         })?
     }
 

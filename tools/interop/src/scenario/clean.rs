@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::traffic::{self, Batch, Plan};
 use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, mtu, rate};
-use crate::ends::{Op, Tuning};
+use crate::ends::{Op, Service, Tuning};
 use crate::fabric::Route;
 
 /// Sizes around all boundaries of path MTU `mtu`.
@@ -58,6 +58,7 @@ fn run(stage: &mut Stage, scenario: &Scenario, qps: u32, batches: Vec<Batch>) ->
         batches,
         tuning: Tuning::default(),
         both: scenario.direction == Direction::Both,
+        service: Service::Rc,
         window: u32::MAX,
     };
     stage.start(&[]);

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::traffic::{self, Batch, Plan};
 use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order, mtu};
-use crate::ends::{End, Op, Tuning};
+use crate::ends::{End, Op, Service, Tuning};
 use crate::fabric::Route;
 use crate::fabric::account::arrivals;
 use crate::fabric::fault::{Fault, Rule, Side};
@@ -64,6 +64,7 @@ fn run(stage: &mut Stage, scenario: &Scenario, rule: Rule, class: Class) -> Resu
             ..Tuning::default()
         },
         both: false,
+        service: Service::Rc,
         // Alone on the way, each message gets an ACK of its own.
         window: if class == Class::Ack { 1 } else { u32::MAX },
     };

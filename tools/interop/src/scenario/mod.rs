@@ -12,6 +12,7 @@ mod pair;
 mod rnr;
 mod tools;
 pub(crate) mod traffic;
+mod unreliable;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use xroce_vm::Vm;
@@ -209,6 +210,7 @@ fn in_order<T>(
 pub(crate) fn all() -> Vec<Scenario> {
     let mut list = tools::scenarios();
     list.extend(clean::scenarios());
+    list.extend(unreliable::scenarios());
     list.extend(errors::scenarios());
     list.extend(rnr::scenarios());
     list.extend(loss::scenarios());

@@ -7,7 +7,7 @@ use xroce_wire::newtypes::PathMtu;
 
 use super::traffic::PSNS;
 use crate::ends::{
-    Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Tuning, Wc, access,
+    Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, Tuning, Wc, access,
 };
 use crate::fabric::Route;
 
@@ -68,6 +68,7 @@ fn half(end: &mut dyn End, mr_access: u32, qp_access: u32, seed: u64) -> Result<
         recv_cq,
         depth: 32,
         sges: 2,
+        service: Service::Rc,
     };
     let (qp, qpn) = end.qp(&spec, qp_access)?;
     Ok(Half {
@@ -92,6 +93,7 @@ pub(super) fn connect(a: &mut dyn End, b: &mut dyn End, how: &Setting) -> Result
         sq_psn: own,
         rq_psn: other,
         tuning,
+        service: Service::Rc,
     };
     b.connect(hb.qp, &to(ha.qpn, PSNS[1], PSNS[0], how.responder))?;
     a.connect(ha.qp, &to(hb.qpn, PSNS[0], PSNS[1], how.requester))?;
@@ -114,6 +116,7 @@ pub(super) fn send(wr: u64, op: Op, own: &Half, remote: &Half, len: u32) -> Send
         }],
         count: 1,
         stride: 0,
+        to: None,
     }
 }
 

@@ -7,7 +7,7 @@ use xroce_wire::newtypes::PathMtu;
 
 use crate::clock;
 use crate::ends::{
-    Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Tuning, Wc, access, fnv1a,
+    Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, Tuning, Wc, access, fnv1a,
 };
 use crate::fabric::Route;
 
@@ -67,6 +67,8 @@ pub(crate) struct Plan {
     pub tuning: Tuning,
     /// Both ends send at the same time.
     pub both: bool,
+    /// Of all queue pairs; unreliable ones have no READ.
+    pub service: Service,
     /// Messages of a batch posted before their completions are waited for.
     pub window: u32,
 }
@@ -171,6 +173,7 @@ fn set_up(end: &mut dyn End, plan: &Plan, index: usize) -> Result<Side> {
         recv_cq,
         depth: plan.messages() + 1,
         sges: 4,
+        service: plan.service,
     };
     let qps = (0..plan.qps)
         .map(|_| end.qp(&spec, plan.tuning.access))
@@ -197,6 +200,7 @@ fn connect(a: &mut dyn End, b: &mut dyn End, sides: &[Side; 2], plan: &Plan) -> 
         sq_psn: own,
         rq_psn: other,
         tuning: plan.tuning,
+        service: plan.service,
     };
     for (qa, qb) in sides[0].qps.iter().zip(&sides[1].qps) {
         b.connect(qb.0, &to(qa.1, PSNS[1], PSNS[0]))?;
@@ -312,6 +316,7 @@ fn post_sends(
                 pieces: pieces(local, at, batch),
                 count,
                 stride: batch.stride(),
+                to: None,
             };
             ends[from].send(id, &send).context(what.clone())?;
             posted += count;
@@ -424,6 +429,7 @@ fn wanted(plan: &Plan, qp: u32, receives: bool) -> Vec<Wc> {
                 opcode,
                 len: if shows_len { batch.size } else { 0 },
                 imm: (receives && batch.op.has_imm()).then_some(imm(qp, first)),
+                datagram_from: None,
             });
         }
     }
