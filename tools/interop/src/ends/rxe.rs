@@ -192,7 +192,7 @@ impl End for Rxe<'_> {
     fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
         let id = self.id();
         let index = self.gid_index(route)?;
-        let dgid = group.unwrap_or(Gid::from(route.ip(1)));
+        let dgid = group.unwrap_or_else(|| Gid::from(route.ip(1)));
         let dgid = u128::from_be_bytes(dgid.bytes());
         let args = format!("id={id} gid_index={index} dgid={dgid:032x} hop=64");
         self.call("ah", &args)?;

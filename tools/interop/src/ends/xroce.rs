@@ -244,7 +244,7 @@ impl Nic {
 
     fn path(&self, route: Route, group: Option<Gid>, dest_qpn: u32) -> Result<AddressVector> {
         let local = route.ip(HOST);
-        let peer = group.map_or(route.ip(2), Gid::ip);
+        let peer = group.map_or_else(|| route.ip(2), Gid::ip);
         let dst_mac = match neigh::multicast_mac(peer) {
             Some(mac) => mac,
             None if route.vlan => MacAddr::new(VM_MAC),

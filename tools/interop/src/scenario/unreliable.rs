@@ -239,7 +239,12 @@ fn ud(stage: &mut Stage, scenario: &Scenario, group: bool) -> Result<Outcome> {
         let address = group_of(scenario.route).ip();
         let bits = if scenario.route.v6 { 128 } else { 32 };
         let command = format!("ip addr replace {address}/{bits} dev eth0 autojoin");
-        stage.vm.agent().exec(&command, WAIT)?.ok().context(command)?;
+        stage
+            .vm
+            .agent()
+            .exec(&command, WAIT)?
+            .ok()
+            .context(command)?;
     }
     stage.start(&[]);
     let done = in_order(stage, scenario.direction, |a, b| {
@@ -296,7 +301,7 @@ fn datagrams(a: &mut dyn End, b: &mut dyn End, scenario: &Scenario, group: bool)
     );
     let ends = (
         a.gid(scenario.route),
-        address.unwrap_or(b.gid(scenario.route)),
+        address.unwrap_or_else(|| b.gid(scenario.route)),
     );
     for ((n, size), wc) in (0_u64..).zip(sizes).zip(&received) {
         let wanted = Wc {
