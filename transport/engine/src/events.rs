@@ -98,7 +98,7 @@ mod tests {
     fn a_full_queue_keeps_the_first_and_counts_the_rest() {
         let mut queue = EventQueue::default();
         let event = |n| AsyncEvent::qp(Qpn::new(n), Event::QpFatal);
-        for n in 0..EVENTS_MAX as u32 + 3 {
+        for n in (0..).take(EVENTS_MAX + 3) {
             queue.push(event(n));
         }
         assert_eq!(queue.lost, 3);

@@ -444,7 +444,14 @@ impl Model {
                 for (at, len) in [(0, 1), (0, k.len + 1), (k.len - 1, 1), (k.len, 1)] {
                     let va = Va::new(k.va.wrapping_add(at));
                     let key = RKey::new(k.key);
-                    let got = self.table.check_remote(pd, qpn, key, va, len as u32, need);
+                    let got = self.table.check_remote(
+                        pd,
+                        qpn,
+                        key,
+                        va,
+                        u32::try_from(len).unwrap(),
+                        need,
+                    );
                     let mine = !matches!(k.window, Some((_, _, Some(by))) if by != qpn);
                     let may = k.alive
                         && mine
