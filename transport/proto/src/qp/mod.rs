@@ -30,7 +30,7 @@ mod tests;
 
 use alloc::boxed::Box;
 
-use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Psn, Qpn};
+use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Qpn};
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
@@ -589,18 +589,6 @@ impl Qp {
 
     fn owes_response(&self) -> bool {
         self.rx.debt != Debt::Nothing || self.replay.is_pending()
-    }
-
-    /// PSN the responder expects next.
-    #[must_use]
-    pub fn expected_psn(&self) -> Psn {
-        self.rx.expected_psn
-    }
-
-    /// PSN the next new request packet gets, behind it the oldest unacknowledged one.
-    #[must_use]
-    pub fn send_psns(&self) -> (Psn, Psn) {
-        (self.tx.max_psn, self.tx.una_psn)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a queue pair says about itself (`ibv_query_qp`), and its partition.
 
-use xroce_wire::newtypes::PKey;
+use xroce_wire::newtypes::{PKey, Psn};
 use xroce_wire::template::{HeaderTemplate, TemplateError};
 
 use super::{Qp, QpAttr, QpInit, QpState};
@@ -36,6 +36,18 @@ impl Qp {
             init: self.cold.init,
             sq_draining: self.tx.state == QpState::Sqd && self.sq.head != self.sq.started,
         }
+    }
+
+    /// PSN the responder expects next.
+    #[must_use]
+    pub fn expected_psn(&self) -> Psn {
+        self.rx.expected_psn
+    }
+
+    /// PSN the next new request packet gets, behind it the oldest unacknowledged one.
+    #[must_use]
+    pub fn send_psns(&self) -> (Psn, Psn) {
+        (self.tx.max_psn, self.tx.una_psn)
     }
 
     /// The P_Key that a modify with these attributes leaves.
