@@ -493,3 +493,34 @@ fn case_47_reset_forgets_the_message_under_way() {
     assert_eq!(b.received(), []);
     works(&mut b, 0x101, 2);
 }
+
+/// A shared queue of two receives of 2000 bytes, 1 and 2.
+pub(super) fn shared() -> SharedReceiveQueue {
+    let attr = crate::srq::SrqAttr {
+        max_wr: 16,
+        max_sge: 4,
+        limit: 0,
+    };
+    let mut srq = SharedReceiveQueue::new(&attr).unwrap();
+    for wr_id in [1, 2] {
+        let sges = &[sge(0, 2000)];
+        srq.post(&RecvWr { wr_id, sges }).unwrap();
+    }
+    srq
+}
+
+#[test]
+fn a_shared_receive_of_a_broken_message_serves_the_next() {
+    let mut s = setup();
+    s.init.srq = Some(Srq(5));
+    let mut b = s.build();
+    b.log.srq = Some(shared());
+    b.rx(p(O::UcSendFirst, 0x100).len(MTU));
+    b.rx(p(O::UcSendLast, 0x102).len(8));
+    assert_eq!(b.received(), []);
+    assert_eq!(b.log.srq.as_ref().unwrap().len(), 1);
+    works(&mut b, 0x103, 1);
+    works(&mut b, 0x104, 2);
+    b.rx(p(O::UcSendOnly, 0x105).len(8));
+    assert_eq!(b.qp.counters().no_receive, 1);
+}

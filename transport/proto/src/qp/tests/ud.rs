@@ -349,3 +349,40 @@ fn packets_of_other_services_are_dropped() {
     assert_eq!(rc.received(), []);
     assert_eq!(rc.qp.counters().discards, 1);
 }
+
+#[test]
+fn shared_receives_are_taken_by_datagrams() {
+    let mut init = QpInit::ud(PD, SEND_CQ, RECV_CQ);
+    init.max_recv_sge = 4;
+    init.srq = Some(Srq(5));
+    let setup = Setup {
+        init,
+        rtr: QpAttr::state(QpState::Rtr),
+        rts: QpAttr::rts_unreliable(Psn::new(0)),
+        ..Setup::default()
+    };
+    let mut b = setup.build();
+    b.log.srq = Some(uc::shared());
+    b.arrive(QKEY + 1, 0xffff, None, b"no");
+    assert_eq!(b.log.srq.as_ref().unwrap().len(), 2);
+    // Too long for a receive, which is then this QP's.
+    b.good(&[1; 1961]);
+    b.good(b"one");
+    b.good(b"two");
+    b.good(b"too many");
+    assert_eq!(b.received(), [(1, OK), (2, OK)]);
+    assert_eq!(b.qp.counters().no_receive, 1);
+}
+
+#[test]
+fn another_pkey_of_the_qp_is_sent() {
+    let mut b = bench();
+    b.qp.set_pkey(PKey::new(0x8123)).unwrap();
+    b.datagram(1, SendOp::Send, &[], 0).unwrap();
+    let frame = b.tx_frame().unwrap();
+    assert_eq!(Packet::parse(&frame).unwrap().pkey(), PKey::new(0x8123));
+    b.recv(1, 100);
+    b.good(b"default partition");
+    b.arrive(QKEY, 0x0123, None, b"limited member of ours");
+    assert_eq!(b.received(), [(1, OK)]);
+}
