@@ -68,11 +68,11 @@ fn sizes_are_as_pinned() {
     Transmit          32
     Grant             24
     Sge               16
-    SendWr            64
+    SendWr            72
     RecvWr            24
     Completion        32
     Mr                24
     Work              24
-    EngineStats       56
+    EngineStats       64
     ");
 }
