@@ -4,9 +4,11 @@
 //! * `requester`: work requests to packets,
 //! * `completer`: responses to completions,
 //! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
+//! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
 //! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
+mod atomic;
 pub mod attr;
 mod bind;
 mod completer;
@@ -240,7 +242,7 @@ impl Qp {
         if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State(state));
         }
-        if self.tx.max_reads == 0 && matches!(wr.op, crate::wr::SendOp::Read { .. }) {
+        if self.tx.max_reads == 0 && wr.op.takes_rd_atomic() {
             return Err(PostError::NoRdAtomic);
         }
         self.sq.push(wr, self.tx.mtu)?;
