@@ -68,7 +68,7 @@ fn sizes_are_as_pinned() {
     Transmit          32
     Grant             24
     Sge               16
-    SendWr            64
+    SendWr            72
     RecvWr            24
     Completion        24
     Mr                24

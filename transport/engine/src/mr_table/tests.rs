@@ -149,7 +149,11 @@ fn an_invalidated_key_is_worth_nothing() {
     assert_eq!(remote, unknown);
     assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
     assert_eq!(table.write(&grant, 0, &[0]), Err(Revoked));
-    assert_eq!(table.deregister(mr.lkey), Ok(()), "its place is taken until then");
+    assert_eq!(
+        table.deregister(mr.lkey),
+        Ok(()),
+        "its place is taken until then"
+    );
 }
 
 #[test]

@@ -184,14 +184,8 @@ impl Qp {
             (false, false) => Position::Middle,
         };
         let imm = wqe.imm;
-        let invalidates = wqe.invalidate == Invalidate::Remote;
-        let opcode = Opcode::for_request(
-            Service::Rc,
-            wqe.operation,
-            position,
-            imm.is_some(),
-            invalidates,
-        );
+        let inv = wqe.invalidate == Invalidate::Remote;
+        let opcode = Opcode::for_request(Service::Rc, wqe.operation, position, imm.is_some(), inv);
         let offset = u64::from(packet) << self.tx.mtu.shift();
         let rest = wqe.len as usize - usize::try_from(offset).unwrap_or(usize::MAX);
         let payload_len = rest.min(self.tx.mtu.bytes());
@@ -218,7 +212,7 @@ impl Qp {
         if is_last && let Some(imm) = imm {
             out.imm(imm);
         }
-        if is_last && invalidates {
+        if is_last && inv {
             out.ieth(wqe.rkey);
         }
         if wqe.inline {

@@ -198,51 +198,41 @@ fn case_21_an_unknown_duplicate_is_dropped() {
 
 #[test]
 fn case_18_and_68_refused_atomics_are_naked_by_acknowledge() {
-    let right = |access| {
-        move |t: &mut Bench| {
-            t.mem.access.remove(access);
-        }
-    };
-    let none = |_: &mut Bench| {};
-    let atomic = right(Access::REMOTE_ATOMIC);
-    let write = right(Access::REMOTE_WRITE);
-    let global = right(Access::FLUSH_GLOBAL);
-    let rows: [(P, &dyn Fn(&mut Bench), u8); 15] = [
+    let (none, atomic) = (Access::empty(), Access::REMOTE_ATOMIC);
+    let (write, global) = (Access::REMOTE_WRITE, Access::FLUSH_GLOBAL);
+    // Packet, right the region lacks, syndrome.
+    let rows: [(P, Access, u8); 15] = [
         (
             p(O::RcFetchAdd, 0x100).atomic(BASE, 0xbad, 1, 0),
-            &none,
+            none,
             0x62,
         ),
-        (
-            p(O::RcCmpSwap, 0x100).atomic(BASE, 0xbad, 1, 0),
-            &none,
-            0x62,
-        ),
-        (fetch_add(0x100, BASE - 8, 1), &none, 0x62),
-        (fetch_add(0x100, BASE + SIZE as u64 - 4, 1), &none, 0x62),
-        (fetch_add(0x100, BASE, 1), &atomic, 0x62),
-        (fetch_add(0x100, BASE + 4, 1), &none, 0x61),
-        (cmp_swap(0x100, BASE + 1, 1, 1), &none, 0x61),
-        (fetch_add(0x100, BASE, 1).len(4), &none, 0x61),
-        (atomic_write(0x100, BASE + 4, &[1; 8]), &none, 0x61),
-        (atomic_write(0x100, BASE, &[1; 4]), &none, 0x61),
-        (atomic_write(0x100, BASE, &[1; 12]), &none, 0x61),
+        (p(O::RcCmpSwap, 0x100).atomic(BASE, 0xbad, 1, 0), none, 0x62),
+        (fetch_add(0x100, BASE - 8, 1), none, 0x62),
+        (fetch_add(0x100, BASE + SIZE as u64 - 4, 1), none, 0x62),
+        (fetch_add(0x100, BASE, 1), atomic, 0x62),
+        (fetch_add(0x100, BASE + 4, 1), none, 0x61),
+        (cmp_swap(0x100, BASE + 1, 1, 1), none, 0x61),
+        (fetch_add(0x100, BASE, 1).len(4), none, 0x61),
+        (atomic_write(0x100, BASE + 4, &[1; 8]), none, 0x61),
+        (atomic_write(0x100, BASE, &[1; 4]), none, 0x61),
+        (atomic_write(0x100, BASE, &[1; 12]), none, 0x61),
         (
             atomic_write(0x100, BASE, &[1; 8]).reth(BASE, KEY, 4),
-            &none,
+            none,
             0x61,
         ),
-        (atomic_write(0x100, BASE, &[1; 8]), &write, 0x62),
-        (flush(0x100, 1, 0), &global, 0x62),
+        (atomic_write(0x100, BASE, &[1; 8]), write, 0x62),
+        (flush(0x100, 1, 0), global, 0x62),
         (
             flush(0x100, 1, 0).reth(BASE, KEY, SIZE as u32 + 1),
-            &none,
+            none,
             0x62,
         ),
     ];
-    for (packet, prepare, syndrome) in rows {
+    for (packet, lacks, syndrome) in rows {
         let mut t = bench();
-        prepare(&mut t);
+        t.mem.access.remove(lacks);
         t.recv(1, 64);
         let what = packet.opcode;
         let before = t.mem.bytes.clone();

@@ -38,7 +38,9 @@ use xroce_wire::template::{Emit, HeaderTemplate, Lower};
 use xroce_wire::xrceth::XrcEth;
 
 use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState, RecvQueue};
-use crate::memory::{Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
+use crate::memory::{
+    Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
+};
 use crate::srq::{SharedReceiveQueue, Take};
 use crate::time::{Duration, Instant};
 use crate::wc::{Completion, Cq, Event, Sink, Srq, WcStatus};
