@@ -73,6 +73,6 @@ fn sizes_are_as_pinned() {
     Completion        24
     Mr                24
     Work              24
-    EngineStats       56
+    EngineStats       64
     ");
 }

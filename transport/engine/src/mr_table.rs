@@ -324,9 +324,8 @@ impl MrTable {
         let slot = slot.ok_or(KeyError::Unknown)?;
         let entry = slot.region_mut(LKey::new(key.value()));
         let entry = entry.ok_or(KeyError::Unknown)?;
-        let windows = match entry.kind {
-            Kind::Region { windows } => windows,
-            _ => return Err(KeyError::Unknown),
+        let Kind::Region { windows } = entry.kind else {
+            return Err(KeyError::Unknown);
         };
         if entry.pd != pd {
             return Err(KeyError::Pd);
