@@ -12,7 +12,7 @@ use std::time::Duration as StdDuration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use support::{Op, Pair};
 use xroce_net::datapath::Link;
-use xroce_proto::memory::{Access, Grant, KeyError, Memory, Pd, Revoked};
+use xroce_proto::memory::{Access, AtomicError, AtomicOp, Grant, KeyError, Memory, Pd, Revoked};
 use xroce_proto::qp::{Arrival, Cx, Qp, QpAttr, QpInit};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, Event, Sink};
@@ -149,6 +149,25 @@ impl Memory for FlatMemory {
         let at = start(grant, offset);
         let dst = self.0.get_mut(at..at + src.len()).ok_or(Revoked)?;
         dst.copy_from_slice(src);
+        Ok(())
+    }
+
+    fn atomic(&mut self, grant: &Grant, op: AtomicOp) -> Result<u64, AtomicError> {
+        let mut bytes = [0; 8];
+        self.read(grant, 0, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write(grant, 0, &op.apply(old).to_ne_bytes())?;
+        Ok(old)
+    }
+
+    fn flush(
+        &mut self,
+        _: Pd,
+        _: Qpn,
+        _: RKey,
+        _: Option<(Va, u32)>,
+        _: Access,
+    ) -> Result<(), KeyError> {
         Ok(())
     }
 }

@@ -55,22 +55,33 @@ fn connect<D: Datapath>(hosts: &mut [Host<D>; 2]) -> [Qpn; 2] {
     qpns
 }
 
-/// Number `n` of a mix of SEND, SEND with immediate, WRITE, WRITE with immediate and READ of
-/// several sizes, with the receive it takes.
+/// Number `n` of a mix of SEND, SEND with immediate, WRITE, WRITE with immediate, READ and atomics
+/// of several sizes, with the receive it takes.
 fn post<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], n: u64) {
     let [left, right] = hosts;
-    let len = SIZES[(n / 5 % 6) as usize];
+    let len = match n % 7 {
+        5 | 6 => 8,
+        _ => SIZES[(n / 7 % 6) as usize],
+    };
     let sge = left.sge(0, len);
     let (va, rkey) = (right.va(1 << 16), right.mr.rkey);
     let imm = [1, 2, 3, 4];
-    let op = match n % 5 {
+    let (compare, swap, add) = (0, n, n);
+    let op = match n % 7 {
         0 => SendOp::Send,
         1 => SendOp::SendImm(imm),
         2 => SendOp::Write { va, rkey },
         3 => SendOp::WriteImm { va, rkey, imm },
-        _ => SendOp::Read { va, rkey },
+        4 => SendOp::Read { va, rkey },
+        5 => SendOp::CompareSwap {
+            va,
+            rkey,
+            compare,
+            swap,
+        },
+        _ => SendOp::FetchAdd { va, rkey, add },
     };
-    if matches!(n % 5, 0 | 1 | 3) {
+    if matches!(n % 7, 0 | 1 | 3) {
         let inbox = right.sge(1 << 17, 20_000);
         right.post_recv(qpns[1], n, &[inbox]);
     }

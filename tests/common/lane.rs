@@ -58,6 +58,11 @@ pub struct Lane {
     takers: Vec<usize>,
     pools: [(u64, Mr); 2],
     targets: Area,
+    /// Offset of the word that atomics work on, in the targets.
+    word: u64,
+    /// Regions of the responder to be taken back by a SEND, in order, and those that were.
+    lent: VecDeque<Mr>,
+    spent: Vec<LKey>,
     inbox: Area,
     landing: Area,
     posted: usize,
@@ -95,8 +100,9 @@ impl Lane {
         let taking = |(i, op): (usize, &Op)| op.kind.takes_receive().then_some(i);
         let takers = script.iter().enumerate().filter_map(taking).collect();
         let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let all = remote | Access::REMOTE_READ;
+        let all = remote | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let to = 1 - from;
+        let targets = Area::new(world, to, AREA, SCRIBBLE + 16, all);
         Self {
             id: u64::from(qpns[0].value()) << 32 | (from as u64) << 62,
             from,
@@ -107,7 +113,10 @@ impl Lane {
             script,
             takers,
             pools,
-            targets: Area::new(world, to, AREA, SCRIBBLE, all),
+            word: (targets.at + SCRIBBLE).next_multiple_of(8),
+            targets,
+            lent: VecDeque::new(),
+            spent: Vec::new(),
             inbox: Area::new(world, to, AREA, 0, remote),
             landing: Area::new(world, from, AREA, 0, Access::LOCAL_WRITE),
             posted: 0,
@@ -174,6 +183,9 @@ impl Lane {
     /// Posts what can be posted now; `hurry` leaves out all waiting. When it waits, until when.
     pub fn pump(&mut self, world: &mut World, model: &mut Model, hurry: bool) -> Option<u64> {
         let now = world.net.now();
+        for lkey in self.spent.drain(..) {
+            world.hosts[1 - self.from].engine.dereg_mr(lkey).unwrap();
+        }
         if hurry {
             (self.post_after, self.recv_after) = (0, 0);
         }
@@ -307,13 +319,21 @@ impl Lane {
                 let at = self.rng.below(SCRIBBLE - u64::from(op.len) + 1);
                 posted.target = Some(self.targets.at + at);
             }
-            Kind::Send | Kind::SendImm | Kind::Relay => {}
+            Kind::FetchAdd | Kind::CompareSwap => {
+                let start = self.landing.take(&mut self.rng, op.len)?;
+                posted.landing = Some(start);
+                let pieces = pieces(&mut self.rng, start, op.len, self.limits.send_sge);
+                posted.lands = Some((self.from, pieces));
+                posted.target = Some(self.word);
+            }
+            Kind::Send | Kind::SendImm | Kind::SendInv | Kind::Relay => {}
         }
         Some(posted)
     }
 
     fn give_back(&mut self, posted: &Posted) {
-        if let (Some(start), false) = (posted.target, posted.kind == Kind::Scribble) {
+        let shared = posted.kind == Kind::Scribble || posted.kind.is_atomic();
+        if let (Some(start), false) = (posted.target, shared) {
             self.targets.give(start);
         }
         if let Some(start) = posted.landing {
@@ -327,7 +347,13 @@ impl Lane {
             Fate::Faulty(at, fault) if at == posted.index => Some(fault),
             _ => None,
         };
-        let (wire_op, sges) = if op.kind.is_read() {
+        let executed = !matches!(self.fate, Fate::Faulty(at, _) if posted.index >= at);
+        let (wire_op, sges) = if op.kind.is_atomic() {
+            let wire_op = self.atomic(world, model, op, posted, executed);
+            let pieces = &posted.lands.as_ref().unwrap().1;
+            let lkey = self.landing.mr.lkey;
+            (wire_op, sges(&world.hosts[self.from], lkey, pieces))
+        } else if op.kind.is_read() {
             let (at, rkey) = self.read_source(op, posted);
             posted.data = model.slice(to, at, op.len).to_vec();
             let (va, rkey) = self.remote(world, fault, op.len, at, rkey);
@@ -344,6 +370,9 @@ impl Lane {
             let imm = op.imm;
             let wire_op = match op.kind {
                 Kind::Send | Kind::Relay => SendOp::Send,
+                Kind::SendInv => SendOp::SendInv {
+                    rkey: self.lend(world),
+                },
                 Kind::SendImm => SendOp::SendImm(imm),
                 Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
                 _ => SendOp::Write { va, rkey },
@@ -367,10 +396,59 @@ impl Lane {
         };
         let engine = &mut world.hosts[self.from].engine;
         engine.post_send(self.qpns[0], &wr).unwrap();
-        let executed = !matches!(self.fate, Fate::Faulty(at, _) if posted.index >= at);
-        if let (true, false, Some(start)) = (executed, op.kind.is_read(), posted.target) {
+        let answered = op.kind.is_read() || op.kind.is_atomic();
+        if let (true, false, Some(start)) = (executed, answered, posted.target) {
             model.put(to, &[(start, op.len)], &posted.data);
         }
+    }
+
+    /// An atomic on the word of the lane. Requests are executed in order and once, so what it will
+    /// find there is known now.
+    fn atomic(
+        &mut self,
+        world: &World,
+        model: &mut Model,
+        op: &Op,
+        posted: &mut Posted,
+        executed: bool,
+    ) -> SendOp {
+        let to = 1 - self.from;
+        posted.data = model.slice(to, self.word, 8).to_vec();
+        let old = u64::from_ne_bytes(posted.data[..].try_into().unwrap());
+        let (va, rkey) = (world.hosts[to].va(self.word), self.targets.mr.rkey);
+        let operand = self.rng.below(u64::MAX);
+        let (wire_op, new) = if op.kind == Kind::FetchAdd {
+            let add = operand;
+            let new = old.wrapping_add(add);
+            (SendOp::FetchAdd { va, rkey, add }, new)
+        } else {
+            let hit = self.rng.below(2) == 0;
+            let (compare, swap) = (if hit { old } else { !old }, operand);
+            let wire_op = SendOp::CompareSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            };
+            (wire_op, if hit { swap } else { old })
+        };
+        if executed {
+            model.put(to, &[(self.word, 8)], &new.to_ne_bytes());
+        }
+        wire_op
+    }
+
+    /// A region of the responder that only exists to be taken back.
+    fn lend(&mut self, world: &mut World) -> RKey {
+        let host = &mut world.hosts[1 - self.from];
+        let access = Access::REMOTE_READ | Access::INVALIDATE;
+        let (at, len) = (self.targets.at, self.targets.len);
+        let mr = host
+            .engine
+            .reg_mr_range(host.pd, &host.region, at, len, access)
+            .unwrap();
+        self.lent.push_back(mr);
+        mr.rkey
     }
 
     /// What a READ reads: constant bytes, or what the WRITE just posted writes, whose range is
@@ -474,9 +552,11 @@ impl Lane {
                 "{wc:?} is not the next one"
             );
             let opcode = match op.kind {
-                Kind::Send | Kind::SendImm | Kind::Relay => WcOpcode::Send,
+                Kind::Send | Kind::SendImm | Kind::SendInv | Kind::Relay => WcOpcode::Send,
                 Kind::Write | Kind::WriteImm | Kind::Scribble => WcOpcode::RdmaWrite,
                 Kind::Read | Kind::ReadBack => WcOpcode::RdmaRead,
+                Kind::FetchAdd => WcOpcode::FetchAdd,
+                Kind::CompareSwap => WcOpcode::CompSwap,
             };
             assert_eq!((wc.opcode, wc.byte_len), (opcode, op.len), "{op:?}");
             assert_eq!(self.failed, None, "{wc:?} after an error");
@@ -525,6 +605,10 @@ impl Lane {
             };
             let mut flags = WcFlags::empty();
             flags.set(WcFlags::WITH_IMM, imm.is_some());
+            let taken = (op.kind == Kind::SendInv).then(|| self.lent.pop_front().unwrap());
+            self.spent.extend(taken.map(|mr| mr.lkey));
+            flags.set(WcFlags::WITH_INV, taken.is_some());
+            let imm = imm.or_else(|| taken.map(|mr| mr.rkey.value().to_be_bytes()));
             flags.set(WcFlags::SOLICITED, op.flags.contains(SendFlags::SOLICITED));
             let expected = Completion {
                 status: WcStatus::Success,

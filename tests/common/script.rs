@@ -42,6 +42,11 @@ pub enum Kind {
     ReadBack,
     /// Fenced SEND of what the READ just before read.
     Relay,
+    /// Atomics on the one word of the lane.
+    FetchAdd,
+    CompareSwap,
+    /// SEND that takes back a region made for it.
+    SendInv,
 }
 
 impl Kind {
@@ -52,8 +57,12 @@ impl Kind {
     pub fn takes_receive(self) -> bool {
         matches!(
             self,
-            Self::Send | Self::SendImm | Self::WriteImm | Self::Relay
+            Self::Send | Self::SendImm | Self::WriteImm | Self::Relay | Self::SendInv
         )
+    }
+
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 }
 
@@ -147,7 +156,7 @@ pub enum Fate {
 pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::with_capacity(limits.ops);
     for i in 0..limits.ops {
-        let mut kind = match rng.below(16) {
+        let mut kind = match rng.below(21) {
             0..=2 => Kind::Send,
             3..=4 => Kind::SendImm,
             5..=7 => Kind::Write,
@@ -155,7 +164,10 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
             10 => Kind::Scribble,
             11..=13 => Kind::Read,
             14 => Kind::ReadBack,
-            _ => Kind::Relay,
+            15 => Kind::Relay,
+            16..=17 => Kind::FetchAdd,
+            18 => Kind::CompareSwap,
+            _ => Kind::SendInv,
         };
         let mut len = size(limits, rng);
         if let Fate::Faulty(at, fault) = fate
@@ -170,6 +182,7 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
         }
         let faulty = matches!(fate, Fate::Faulty(at, _) if at == i);
         match (kind, ops.last()) {
+            (Kind::FetchAdd | Kind::CompareSwap, _) => len = 8,
             (Kind::Scribble, _) => len = len.min(SCRIBBLE as u32),
             (Kind::ReadBack, Some(last)) if last.kind == Kind::Write => len = last.len,
             (Kind::Relay, Some(last)) if last.kind.is_read() => len = last.len,
@@ -179,7 +192,8 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
         flags.set(SendFlags::SIGNALED, rng.below(10) < 7);
         flags.set(SendFlags::FENCE, kind == Kind::Relay || rng.below(10) == 0);
         flags.set(SendFlags::SOLICITED, !kind.is_read() && rng.below(5) == 0);
-        let may_inline = !faulty && !kind.is_read() && kind != Kind::Relay && len <= limits.inline;
+        let answered = kind.is_read() || kind.is_atomic();
+        let may_inline = !faulty && !answered && kind != Kind::Relay && len <= limits.inline;
         ops.push(Op {
             kind,
             len,

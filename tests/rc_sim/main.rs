@@ -7,12 +7,16 @@
     reason = "a test that fails may panic, and its sizes are small"
 )]
 
+mod atomics;
+#[path = "../captured/mod.rs"]
+mod captured;
 mod carriage;
 #[path = "../common/mod.rs"]
 mod common;
 mod ending;
 mod loss;
 mod objects;
+mod replayed;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -146,7 +146,7 @@ pub enum EngineError {
 }
 
 /// Bytes a packet adds to its payload at most in RC: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4,
-/// ICRC 4.
+/// ICRC 4. Atomics have longer headers and no payload.
 const RC_OVERHEAD: usize = 84;
 
 /// What one poll did.

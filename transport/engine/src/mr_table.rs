@@ -3,8 +3,12 @@
 //! A key is an index in its upper 24 bits and a changing byte below: a stale key misses. L_Key
 //! and R_Key are the same number; a region without remote rights has R_Key 0.
 
-use xroce_proto::memory::{Access, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
-use xroce_shm::Region;
+use std::sync::atomic::{Ordering, fence};
+
+use xroce_proto::memory::{
+    Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
+};
+use xroce_shm::{AtomicAtError, Region};
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
 use crate::windows::Window;
@@ -42,6 +46,9 @@ pub enum RegError {
     /// Remote write or atomic without local write (K2).
     #[error("access {0:?} is not possible: remote write and atomic need LOCAL_WRITE")]
     Access(Access),
+    /// FLUSH to persistence: this memory is gone with the power.
+    #[error("access {0:?} is not possible: the memory is not persistent")]
+    Persistent(Access),
     /// All indices are taken.
     #[error("{REGIONS_MAX} memory regions are registered, the limit")]
     Full,
@@ -67,6 +74,8 @@ pub enum DeregError {
 pub(crate) enum Kind {
     /// A region, with so many windows bound to it.
     Region { windows: u32 },
+    /// A region whose keys were taken back: it only waits to be deregistered.
+    Invalidated,
     /// A bound window of type 1: usable through any QP of its PD.
     Window1,
     /// A bound window of type 2B: usable through the QP that bound it, and no other.
@@ -87,6 +96,15 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// Whether the peer may do anything here, so that there is an R_Key.
+    fn has_rkey(&self) -> bool {
+        let remote = Access::REMOTE_READ
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_ATOMIC
+            | Access::FLUSH_GLOBAL;
+        self.access.intersects(remote)
+    }
+
     /// The same memory, seen through a window.
     pub(crate) fn window(&self, within: u64, va: u64, len: u64) -> Self {
         Self {
@@ -137,7 +155,7 @@ impl Slot {
     /// The region here, if its key is this one.
     pub(crate) fn region_mut(&mut self, key: LKey) -> Option<&mut Entry> {
         let entry = self.entry.as_mut()?;
-        let is_region = matches!(entry.kind, Kind::Region { .. });
+        let is_region = matches!(entry.kind, Kind::Region { .. } | Kind::Invalidated);
         (is_region && self.key == key.value()).then_some(entry)
     }
 }
@@ -191,6 +209,9 @@ impl Entry {
         if !access.is_registrable() {
             return Err(RegError::Access(access));
         }
+        if access.contains(Access::FLUSH_PERSISTENT) {
+            return Err(RegError::Persistent(access));
+        }
         self.access = access;
         self.va = if access.contains(Access::ZERO_BASED) {
             0
@@ -228,12 +249,7 @@ impl MrTable {
     fn install(&mut self, index: u32, entry: Entry) -> Mr {
         let slot = &mut self.slots[index as usize];
         slot.renew(index);
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let rkey = if entry.access.intersects(remote) {
-            slot.key
-        } else {
-            0
-        };
+        let rkey = if entry.has_rkey() { slot.key } else { 0 };
         let mr = Mr {
             lkey: LKey::new(slot.key),
             rkey: RKey::new(rkey),
@@ -286,7 +302,7 @@ impl MrTable {
         let entry = slot.and_then(|slot| slot.region_mut(key));
         let entry = entry.ok_or(DeregError::Unknown(key))?;
         match entry.kind {
-            Kind::Region { windows: 0 } => Ok(entry),
+            Kind::Region { windows: 0 } | Kind::Invalidated => Ok(entry),
             Kind::Region { windows } => Err(DeregError::Windows(windows)),
             _ => Err(DeregError::Unknown(key)),
         }
@@ -298,6 +314,29 @@ impl MrTable {
         let index = key.value() >> 8;
         self.slots[index as usize].entry = None;
         self.free.push(index);
+        Ok(())
+    }
+
+    /// Takes the keys of a region back, if it is meant for that, has an R_Key (`CASES.md` 81) and
+    /// no window is bound to it (`CASES.md` 82).
+    fn invalidate_region(&mut self, pd: Pd, key: RKey) -> Result<(), KeyError> {
+        let slot = self.slots.get_mut((key.value() >> 8) as usize);
+        let slot = slot.ok_or(KeyError::Unknown)?;
+        let entry = slot.region_mut(LKey::new(key.value()));
+        let entry = entry.ok_or(KeyError::Unknown)?;
+        let Kind::Region { windows } = entry.kind else {
+            return Err(KeyError::Unknown);
+        };
+        if entry.pd != pd {
+            return Err(KeyError::Pd);
+        }
+        if !entry.access.contains(Access::INVALIDATE) || !entry.has_rkey() || windows != 0 {
+            return Err(KeyError::Rights);
+        }
+        entry.kind = Kind::Invalidated;
+        // No window can be bound to it any more, and grants are of the past.
+        entry.access = Access::empty();
+        slot.generation = slot.generation.wrapping_add(1);
         Ok(())
     }
 
@@ -371,7 +410,11 @@ impl Memory for MrTable {
         len: u32,
         need: Access,
     ) -> Result<Grant, KeyError> {
-        let through = |kind| !matches!(kind, Kind::Window2(bound_by) if bound_by != qpn);
+        let through = |kind| match kind {
+            Kind::Region { .. } | Kind::Window1 => true,
+            Kind::Window2(bound_by) => bound_by == qpn,
+            Kind::Invalidated => false,
+        };
         self.check(pd, key.value(), va, len, need, through)
     }
 
@@ -382,9 +425,38 @@ impl Memory for MrTable {
     fn invalidate(&mut self, key: RKey, qpn: Qpn, pd: Pd) -> Result<(), KeyError> {
         match self.invalidate_window(pd, qpn, key) {
             Some(done) => done,
-            // A region lasts until it is deregistered.
-            None => Err(KeyError::Rights),
+            None => self.invalidate_region(pd, key),
         }
+    }
+
+    fn atomic(&mut self, grant: &Grant, op: AtomicOp) -> Result<u64, AtomicError> {
+        let (region, at) = self.resolve(grant, 0, size_of::<u64>())?;
+        let done = match op {
+            AtomicOp::CompareSwap { compare, swap } => region.compare_swap_at(at, compare, swap),
+            AtomicOp::FetchAdd(add) => region.fetch_add_at(at, add),
+            AtomicOp::Store(value) => region.swap_at(at, value),
+        };
+        done.map_err(|error| match error {
+            AtomicAtError::OutOfRange(_) => Revoked.into(),
+            AtomicAtError::Misaligned(_) => AtomicError::Misaligned,
+        })
+    }
+
+    fn flush(
+        &mut self,
+        pd: Pd,
+        qpn: Qpn,
+        key: RKey,
+        range: Option<(Va, u32)>,
+        need: Access,
+    ) -> Result<(), KeyError> {
+        let slot = self.slots.get((key.value() >> 8) as usize);
+        let start = slot.and_then(|slot| slot.entry.as_ref()).map(|e| e.va);
+        let (va, len) = range.unwrap_or((Va::new(start.unwrap_or(0)), 0));
+        self.check_remote(pd, qpn, key, va, len, need)?;
+        // The copies are done; nothing of them may become visible after what follows.
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     #[inline(always)]

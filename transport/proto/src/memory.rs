@@ -23,6 +23,14 @@ bitflags! {
         const MW_BIND = 1 << 4;
         /// Addresses count from zero instead of from the start address.
         const ZERO_BASED = 1 << 5;
+        /// The peer may FLUSH to global visibility.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// The peer may FLUSH to persistence.
+        const FLUSH_PERSISTENT = 1 << 9;
+        /// LOCAL_INV and SEND with invalidate may take the keys back. A bit of our own: verbs know
+        /// it as the kind of a region (fast registration), and a peer must not be able to take
+        /// away a region that was not meant for it.
+        const INVALIDATE = 1 << 30;
     }
 }
 
@@ -164,6 +172,46 @@ pub enum BindError {
     Range,
 }
 
+/// What an atomic does to the eight bytes, an integer of this host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOp {
+    /// Store `swap` if `compare` is there.
+    CompareSwap {
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store.
+        swap: u64,
+    },
+    /// Add, wrapping.
+    FetchAdd(u64),
+    /// Store.
+    Store(u64),
+}
+
+impl AtomicOp {
+    /// What replaces `old`; for memory that nobody else touches at the same time.
+    #[must_use]
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            Self::CompareSwap { compare, swap } if compare == old => swap,
+            Self::CompareSwap { .. } => old,
+            Self::FetchAdd(add) => old.wrapping_add(add),
+            Self::Store(new) => new,
+        }
+    }
+}
+
+/// Why an atomic was not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AtomicError {
+    /// See [`Revoked`].
+    #[error(transparent)]
+    Revoked(#[from] Revoked),
+    /// The address is a multiple of eight, the memory behind it is not.
+    #[error("the memory is not aligned to eight bytes")]
+    Misaligned,
+}
+
 /// Registered memory, as the core sees it.
 pub trait Memory {
     /// Checks a local key over the whole range.
@@ -224,4 +272,25 @@ pub trait Memory {
         let _ = (key, qpn, pd);
         Err(KeyError::Unknown)
     }
+
+    /// Does `op` on the eight bytes of the grant at once, as all who share the memory see it, and
+    /// returns what they held before.
+    ///
+    /// # Errors
+    /// [`AtomicError`]; nothing was written then.
+    fn atomic(&mut self, grant: &Grant, op: AtomicOp) -> Result<u64, AtomicError>;
+
+    /// Checks a remote key for `need` (FLUSH rights) and flushes `len` bytes at the address, or
+    /// the whole region without a range. `need` says how far.
+    ///
+    /// # Errors
+    /// The first check that failed; a range that is not there fails as [`KeyError::Range`].
+    fn flush(
+        &mut self,
+        pd: Pd,
+        qpn: Qpn,
+        key: RKey,
+        range: Option<(Va, u32)>,
+        need: Access,
+    ) -> Result<(), KeyError>;
 }

@@ -1,7 +1,7 @@
 //! Work completions and where they go.
 
 use bitflags::bitflags;
-use xroce_wire::newtypes::Qpn;
+use xroce_wire::newtypes::{Qpn, RKey};
 
 use crate::qp::RecvQueue;
 
@@ -53,8 +53,18 @@ pub enum WcOpcode {
     RdmaWrite = 1,
     /// RDMA READ.
     RdmaRead = 2,
+    /// Compare and swap.
+    CompSwap = 3,
+    /// Fetch and add.
+    FetchAdd = 4,
     /// A memory window was bound.
     BindMw = 5,
+    /// LOCAL_INV.
+    LocalInv = 6,
+    /// FLUSH.
+    Flush = 8,
+    /// ATOMIC WRITE.
+    AtomicWrite = 9,
     /// A receive filled by a SEND.
     Recv = 128,
     /// A receive taken by an RDMA WRITE with immediate.
@@ -69,6 +79,8 @@ bitflags! {
         const GRH = 1;
         /// `imm` is valid.
         const WITH_IMM = 1 << 1;
+        /// The message took a key back: [`Completion::invalidated`].
+        const WITH_INV = 1 << 3;
         /// The message carried the solicited event bit.
         const SOLICITED = 1 << 6;
     }
@@ -90,7 +102,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// The QP it belongs to.
     pub qpn: Qpn,
-    /// Immediate data, valid with [`WcFlags::WITH_IMM`].
+    /// Immediate data, valid with [`WcFlags::WITH_IMM`]; with [`WcFlags::WITH_INV`] the key taken
+    /// back, as on the wire (`ibv_wc` has a union there).
     pub imm: [u8; 4],
     /// QP that sent a datagram, valid in receives of UD.
     pub src_qp: Qpn,
@@ -108,6 +121,14 @@ impl Completion {
         imm: [0; 4],
         src_qp: Qpn::new(0),
     };
+
+    /// The R_Key that the message took back, if it did.
+    #[must_use]
+    pub fn invalidated(&self) -> Option<RKey> {
+        self.flags
+            .contains(WcFlags::WITH_INV)
+            .then(|| RKey::new(u32::from_be_bytes(self.imm)))
+    }
 }
 
 /// Completion queue handle.

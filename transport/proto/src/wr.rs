@@ -47,6 +47,53 @@ pub enum SendOp {
         /// Remote key.
         rkey: RKey,
     },
+    /// SEND that takes the key of a region of the peer back, before the peer's receive completes.
+    SendInv {
+        /// R_Key of the peer to invalidate.
+        rkey: RKey,
+    },
+    /// Compare and swap of eight bytes; what they held before goes to the SGEs, as an integer of
+    /// this host.
+    CompareSwap {
+        /// Remote address, a multiple of 8.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+        /// Swap only if this is there.
+        compare: u64,
+        /// Value to store.
+        swap: u64,
+    },
+    /// Fetch and add of eight bytes, wrapping; what they held before goes to the SGEs, as an
+    /// integer of this host.
+    FetchAdd {
+        /// Remote address, a multiple of 8.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+        /// Value to add.
+        add: u64,
+    },
+    /// ATOMIC WRITE (IBTA 1.5): eight bytes that appear at once, in the order of memory.
+    AtomicWrite {
+        /// Remote address, a multiple of 8.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// FLUSH (IBTA 1.5): completes when what was written before has been placed. No data.
+    Flush {
+        /// Remote address; not looked at for a whole region.
+        va: Va,
+        /// Remote key.
+        rkey: RKey,
+        /// Bytes of the range; not looked at for a whole region.
+        len: u32,
+        /// How far it must have got.
+        placement: Placement,
+        /// Flush the region of `rkey` instead of the range.
+        whole_region: bool,
+    },
     /// Binds a free memory window of type 2 to a part of a region, for use through this QP. No
     /// data, no packet.
     BindMw {
@@ -55,6 +102,37 @@ pub enum SendOp {
         /// What the window shows.
         bind: Bind,
     },
+    /// Takes an own key back, once all earlier work has completed (R4). No data, no packet.
+    LocalInv {
+        /// R_Key of the region or window.
+        rkey: RKey,
+    },
+}
+
+impl SendOp {
+    /// Whether it counts against `max_rd_atomic`: the peer has a response of its own for it (R3).
+    #[must_use]
+    pub const fn takes_rd_atomic(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::CompareSwap { .. }
+                | Self::FetchAdd { .. }
+                | Self::AtomicWrite { .. }
+                | Self::Flush { .. }
+        )
+    }
+}
+
+bitflags! {
+    /// How far a FLUSH goes, with the bits of `ibv_placement_type` and of FETH.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Placement: u8 {
+        /// Visible to everybody who reads the memory.
+        const GLOBAL = 1;
+        /// Safe from a loss of power.
+        const PERSISTENT = 1 << 1;
+    }
 }
 
 bitflags! {
@@ -167,10 +245,22 @@ pub enum PostError {
         /// Limit of the port.
         max: usize,
     },
-    /// READs have no inline data.
-    #[error("a READ cannot be inline")]
+    /// What is written by the response, as by a READ, cannot be inline.
+    #[error("READs and atomics cannot be inline")]
     InlineRead,
-    /// READ while the QP allows none (`max_rd_atomic` 0).
-    #[error("READ needs max_rd_atomic of at least 1, it is 0")]
+    /// READ, atomic or FLUSH while the QP allows none (`max_rd_atomic` 0).
+    #[error("READs, atomics and FLUSH need max_rd_atomic of at least 1, it is 0")]
     NoRdAtomic,
+    /// An atomic works on eight bytes.
+    #[error("{given} bytes of local memory, an atomic takes exactly 8")]
+    AtomicLen {
+        /// Bytes in the request.
+        given: u64,
+    },
+    /// The eight bytes of an atomic are aligned.
+    #[error("remote address {:#x} of an atomic is not a multiple of 8", .0.value())]
+    Misaligned(Va),
+    /// A FLUSH that says not how far.
+    #[error("a FLUSH needs a placement")]
+    NoPlacement,
 }

@@ -11,6 +11,16 @@ fn range(region: &Region, offset: u64, len: u64) -> Range<'_> {
     }
 }
 
+fn register(
+    table: &mut MrTable,
+    region: &Region,
+    offset: u64,
+    len: u64,
+    access: Access,
+) -> Result<Mr, RegError> {
+    table.register(PD, &range(region, offset, len), access)
+}
+
 fn table() -> (MrTable, Mr) {
     let mut table = MrTable::default();
     let region = Region::anonymous(1000).unwrap();
@@ -115,4 +125,89 @@ fn what_cannot_be_registered() {
     ));
     let zero_based = reg(10, 5, Access::ZERO_BASED).unwrap();
     assert_eq!(zero_based.va, Va::new(0));
+}
+
+#[test]
+fn an_invalidated_key_is_worth_nothing() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::INVALIDATE;
+    let mr = register(&mut table, &region, 0, 1000, access).unwrap();
+    let grant = table
+        .check_local(PD, mr.lkey, mr.va, 10, Access::LOCAL_WRITE)
+        .unwrap();
+    let mut take = |pd, key| table.invalidate(key, Qpn::new(2), pd);
+    let other = RKey::new(mr.rkey.value() ^ 1);
+    assert_eq!(take(Pd(2), mr.rkey), Err(KeyError::Pd));
+    assert_eq!(take(PD, other), Err(KeyError::Unknown));
+    assert_eq!(take(PD, mr.rkey), Ok(()));
+    assert_eq!(take(PD, mr.rkey), Err(KeyError::Unknown), "it is gone");
+    let unknown = Err(KeyError::Unknown);
+    let need = Access::empty();
+    assert_eq!(table.check_local(PD, mr.lkey, mr.va, 1, need), unknown);
+    let remote = table.check_remote(PD, Qpn::new(2), mr.rkey, mr.va, 1, need);
+    assert_eq!(remote, unknown);
+    assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
+    assert_eq!(table.write(&grant, 0, &[0]), Err(Revoked));
+    assert_eq!(
+        table.deregister(mr.lkey),
+        Ok(()),
+        "its place is taken until then"
+    );
+}
+
+#[test]
+fn case_81_only_what_allows_it_is_invalidated() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let rights = Err(KeyError::Rights);
+    for access in [
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        // A region without remote rights has no R_Key, and its L_Key is none.
+        Access::LOCAL_WRITE | Access::INVALIDATE,
+    ] {
+        let mr = register(&mut table, &region, 0, 1000, access).unwrap();
+        let key = RKey::new(mr.lkey.value());
+        assert_eq!(table.invalidate(key, Qpn::new(2), PD), rights);
+    }
+}
+
+#[test]
+fn atomics_need_eight_aligned_bytes() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC | Access::ZERO_BASED;
+    // Addresses count from 0 here, the memory from 4.
+    let mr = register(&mut table, &region, 4, 100, access).unwrap();
+    let mut at = |va, len| {
+        let need = Access::REMOTE_ATOMIC;
+        let grant = table.check_remote(PD, Qpn::new(2), mr.rkey, Va::new(va), len, need);
+        table.atomic(&grant.unwrap(), AtomicOp::FetchAdd(3))
+    };
+    assert_eq!(at(4, 8), Ok(0));
+    assert_eq!(at(4, 8), Ok(3));
+    assert_eq!(at(8, 8), Err(AtomicError::Misaligned));
+    assert_eq!(at(4, 7), Err(Revoked.into()));
+    let mut bytes = [0; 8];
+    region.read_at(8, &mut bytes).unwrap();
+    assert_eq!(bytes, 6u64.to_ne_bytes());
+}
+
+#[test]
+fn flush_checks_the_range_or_the_region() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let mr = register(&mut table, &region, 0, 100, Access::FLUSH_GLOBAL).unwrap();
+    let mut flush = |key, range, need| table.flush(PD, Qpn::new(2), key, range, need);
+    let need = Access::FLUSH_GLOBAL;
+    assert_eq!(flush(mr.rkey, Some((mr.va, 100)), need), Ok(()));
+    assert_eq!(flush(mr.rkey, None, need), Ok(()));
+    let long = Some((mr.va, 101));
+    assert_eq!(flush(mr.rkey, long, need), Err(KeyError::Range));
+    let both = need | Access::FLUSH_PERSISTENT;
+    assert_eq!(flush(mr.rkey, None, both), Err(KeyError::Rights));
+    let unknown = RKey::new(mr.rkey.value() ^ 1);
+    assert_eq!(flush(unknown, None, need), Err(KeyError::Unknown));
+    let persistent = register(&mut table, &region, 0, 1, Access::FLUSH_PERSISTENT);
+    assert!(matches!(persistent, Err(RegError::Persistent(_))));
 }

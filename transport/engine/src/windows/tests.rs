@@ -381,7 +381,7 @@ impl Model {
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Register(bits) => {
-                let access = Access::from_bits_truncate(bits);
+                let access = Access::from_bits_truncate(bits & 0x3f);
                 let pd = if bits >> 9 & 3 == 0 { OTHER } else { PD };
                 if access.is_registrable() {
                     let mr = register(&mut self.table, pd, access);
@@ -390,7 +390,7 @@ impl Model {
             }
             Op::Rereg(i, bits) => {
                 let Some((i, old)) = self.pick(i) else { return };
-                let access = Access::from_bits_truncate(bits);
+                let access = Access::from_bits_truncate(bits & 0x3f);
                 let change = Rereg {
                     access: Some(access),
                     ..Rereg::default()

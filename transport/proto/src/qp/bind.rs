@@ -1,11 +1,11 @@
-//! BIND_MW: a work request without packets (K6).
+//! BIND_MW and LOCAL_INV: work requests without packets (K6).
 //!
-//! It waits until all before it have completed, as LOCAL_INV has to (R4): what was sent under the
+//! They wait until all before them have completed (R4): what was sent under the
 //! old key must not meet the new one.
 
 use xroce_wire::newtypes::{PathMtu, RKey, Va};
 
-use super::sq::{SendQueue, total};
+use super::sq::{Invalidate, SendQueue, total};
 use super::{Cx, Qp};
 use crate::memory::{Access, Bind, Memory};
 use crate::wc::{Sink, WcStatus};
@@ -51,20 +51,31 @@ impl Qp {
         loop {
             let index = self.tx.send_index;
             let wqe = *self.sq.wqe(index);
-            let (true, &[packed]) = (wqe.local, self.sq.sges(index)) else {
+            if !wqe.local {
                 return true;
-            };
-            let bind = Bind {
-                lkey: packed.lkey,
-                va: wqe.va,
-                len: packed.va.value(),
-                access: Access::from_bits_retain(packed.len),
-            };
+            }
             let (pd, qpn) = (self.cold.init.pd, self.cold.qpn);
+            let done = match self.sq.sges(index) {
+                _ if wqe.invalidate == Invalidate::Local => {
+                    let done = cx.mem.invalidate(wqe.rkey, qpn, pd);
+                    done.map_err(|_| WcStatus::LocQpOpErr)
+                }
+                &[packed] => {
+                    let bind = Bind {
+                        lkey: packed.lkey,
+                        va: wqe.va,
+                        len: packed.va.value(),
+                        access: Access::from_bits_retain(packed.len),
+                    };
+                    let done = cx.mem.bind_window(pd, qpn, wqe.rkey, &bind);
+                    done.map_err(|_| WcStatus::MwBindErr)
+                }
+                _ => Err(WcStatus::LocQpOpErr),
+            };
             self.sq.started = index.wrapping_add(1);
             self.tx.send_index = self.sq.started;
-            if cx.mem.bind_window(pd, qpn, wqe.rkey, &bind).is_err() {
-                self.fail_send(cx, index, WcStatus::MwBindErr);
+            if let Err(status) = done {
+                self.fail_send(cx, index, status);
                 return false;
             }
             self.complete_head(cx.sink, WcStatus::Success);

@@ -1,7 +1,7 @@
 //! Completer: responses to completions (R6 to R14).
 //!
-//! One cursor, the oldest unacknowledged PSN, moves over the WQEs in order: a READ moves it only
-//! by its own responses, everything else by any response at or beyond it.
+//! One cursor, the oldest unacknowledged PSN, moves over the WQEs in order: a READ or atomic moves
+//! it only by its own responses, everything else by any response at or beyond it.
 
 use xroce_wire::aeth::Aeth;
 use xroce_wire::newtypes::Psn;
@@ -46,6 +46,7 @@ impl Qp {
                 }
             }
             Operation::ReadResponse => self.handle_read_response(cx, pkt),
+            Operation::AtomicAcknowledge => self.handle_atomic_ack(cx, pkt),
             _ => self.bad_response(cx),
         }
     }
@@ -107,15 +108,19 @@ impl Qp {
         self.seek(psn);
     }
 
-    /// Acknowledges every PSN before `end`. `false` if a READ's response is missing on the way:
-    /// then that loss has been acted upon (R8) and the caller has nothing more to do.
+    /// Acknowledges every PSN before `end`. `false` if the response of a READ or atomic is missing
+    /// on the way: then that loss has been acted upon (R8) and the caller has nothing more to do.
     #[inline(always)]
-    fn acknowledge_before<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, end: Psn) -> bool {
+    pub(super) fn acknowledge_before<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        end: Psn,
+    ) -> bool {
         let start = self.tx.una_psn;
         let mut missing = false;
         while self.tx.una_psn.is_before(end) && self.sq.head != self.sq.started {
             let wqe = self.sq.wqe(self.sq.head);
-            if wqe.is_read() {
+            if wqe.has_response() {
                 missing = true;
                 break;
             }
@@ -144,7 +149,11 @@ impl Qp {
 
     /// The oldest unacknowledged PSN moved by `acked_packets`.
     #[inline]
-    fn on_progress<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, acked_packets: u32) {
+    pub(super) fn on_progress<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        acked_packets: u32,
+    ) {
         let outstanding = self.tx.is_outstanding();
         self.tx.retries_left = self.cold.retry_cnt;
         self.cold.timeouts_in_row = 0;
@@ -192,7 +201,7 @@ impl Qp {
         let index = self.sq.head;
         let wqe = *self.sq.wqe(index);
         if !wqe.is_read() {
-            self.bad_response(cx);
+            self.handle_bare_response(cx, pkt);
             return;
         }
         if self.tx.una_psn != psn {
@@ -240,7 +249,7 @@ impl Qp {
     pub(super) fn complete_head(&mut self, sink: &mut impl Sink, status: WcStatus) {
         let wqe = *self.sq.wqe(self.sq.head);
         self.sq.head = self.sq.head.wrapping_add(1);
-        if wqe.is_read() {
+        if wqe.has_response() {
             self.tx.reads = self.tx.reads.saturating_sub(1);
         }
         let success = status == WcStatus::Success;
@@ -252,7 +261,7 @@ impl Qp {
         }
     }
 
-    fn bad_response<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+    pub(super) fn bad_response<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         self.fail_send(cx, self.sq.head, WcStatus::BadRespErr);
     }
 }

@@ -5,9 +5,11 @@
 //! * `completer`: responses to completions,
 //! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
 //! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
+//! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
 //! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
+mod atomic;
 pub mod attr;
 mod bind;
 mod completer;
@@ -250,7 +252,7 @@ impl Qp {
         if self.tx.qp_type != QpType::Rc {
             self.check_operation(&wr.op)?;
         }
-        if self.tx.max_reads == 0 && matches!(wr.op, crate::wr::SendOp::Read { .. }) {
+        if self.tx.max_reads == 0 && wr.op.takes_rd_atomic() {
             return Err(PostError::NoRdAtomic);
         }
         self.sq.push(wr, self.tx.mtu)?;

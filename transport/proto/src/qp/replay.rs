@@ -1,19 +1,33 @@
-//! Responder resources: what READs are being answered, and can be answered again.
+//! Responder resources: what is being answered, and can be answered again.
 //!
-//! A ring of `max_dest_rd_atomic` entries, each the PSN range and memory range of one READ. A
-//! duplicate finds its entry and rewinds it (S9, S12); a new READ takes over the oldest entry,
-//! and if that is still being answered the peer has exceeded its limit (S11, `CASES.md` 33).
+//! A ring of `max_dest_rd_atomic` entries, each the PSN range and memory range of one READ, or the
+//! result of one atomic. A duplicate finds its entry and rewinds it (S9, S12); a new request takes
+//! over the oldest entry, and if that is still being answered the peer has exceeded its limit
+//! (S11, `CASES.md` 33).
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
+use xroce_wire::opcode::Operation;
 
 use crate::memory::Grant;
 
-/// One READ that was accepted.
+/// How an entry is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// By READ responses made from memory, each time anew.
+    Read,
+    /// By what the eight bytes held when this atomic was executed, once and for all.
+    Atomic(Operation, u64),
+    /// By an empty READ response: ATOMIC WRITE and FLUSH, executed once.
+    Empty(Operation),
+}
+
+/// One READ, atomic, ATOMIC WRITE or FLUSH that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
+    answer: Answer,
     pub(super) va: Va,
     pub(super) rkey: RKey,
     pub(super) len: u32,
@@ -41,6 +55,7 @@ impl ReadJob {
     ) -> Self {
         let psns = mtu.packets(len);
         Self {
+            answer: Answer::Read,
             va,
             rkey,
             len,
@@ -55,14 +70,23 @@ impl ReadJob {
         }
     }
 
+    /// What was executed at once and is answered by one packet without a message.
+    pub(super) fn executed(answer: Answer, va: Va, rkey: RKey, psn: Psn) -> Self {
+        Self {
+            answer,
+            ..Self::new(va, rkey, 0, psn, PathMtu::Mtu256, Grant::EMPTY)
+        }
+    }
+
     fn is_pending(&self) -> bool {
         self.next != self.end
     }
 }
 
-/// The next READ response to send.
+/// The next response to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Response {
+    pub(super) answer: Answer,
     pub(super) psn: Psn,
     pub(super) is_first: bool,
     pub(super) is_last: bool,
@@ -75,7 +99,7 @@ pub(super) struct Response {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     jobs: Box<[Option<ReadJob>]>,
-    /// Slot the next READ goes to: the oldest.
+    /// Slot the next request goes to: the oldest.
     next_slot: usize,
     pending: u32,
 }
@@ -136,7 +160,7 @@ impl Replay {
             .jobs
             .iter_mut()
             .flatten()
-            .find(|job| psn.is_within(job.first_psn, job.psns))
+            .find(|job| job.answer == Answer::Read && psn.is_within(job.first_psn, job.psns))
         else {
             return false;
         };
@@ -165,7 +189,27 @@ impl Replay {
         true
     }
 
-    /// The next response of the oldest pending READ, without taking it.
+    /// Has the stored result of a duplicate atomic, ATOMIC WRITE or FLUSH sent again. `false` if
+    /// it is not known: the duplicate must then be dropped.
+    pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
+        let same = |job: &&mut ReadJob| {
+            let executed = match job.answer {
+                Answer::Read => return false,
+                Answer::Atomic(executed, _) | Answer::Empty(executed) => executed,
+            };
+            (job.first_psn, job.va, job.rkey, executed) == (psn, va, rkey, operation)
+        };
+        let Some(job) = self.jobs.iter_mut().flatten().find(same) else {
+            return false;
+        };
+        if !job.is_pending() {
+            self.pending += 1;
+            job.next = 0;
+        }
+        true
+    }
+
+    /// The next response of the oldest pending entry, without taking it.
     pub(super) fn front(&self, mtu: PathMtu) -> Option<Response> {
         if self.pending == 0 {
             return None;
@@ -178,6 +222,7 @@ impl Replay {
         )]
         let len = (job.end_byte - offset).min(mtu.bytes() as u32);
         Some(Response {
+            answer: job.answer,
             psn: job.first_psn.add(job.next),
             is_first: job.next == job.start,
             is_last: job.next + 1 == job.end,

@@ -4,12 +4,12 @@
 //! kept per packet.
 
 use xroce_wire::newtypes::Psn;
-use xroce_wire::opcode::{Opcode, Position, Service};
+use xroce_wire::opcode::{Opcode, Operation, Position, Service};
 use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
 use super::report::FailureReport;
-use super::sq::Wqe;
+use super::sq::{Invalidate, Wqe};
 use super::{Cx, Qp, QpState, sge};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
@@ -50,9 +50,9 @@ impl Qp {
         if wqe.is_local() {
             return self.sq.head == tx.send_index;
         }
-        !wqe.is_read()
+        !wqe.has_response()
             || (tx.reads < tx.max_reads.max(1)
-                && in_flight + tx.mtu.packets(wqe.len) <= params::OUTSTANDING_PSNS_MAX)
+                && in_flight + wqe.psns_at(tx.mtu) <= params::OUTSTANDING_PSNS_MAX)
     }
 
     /// Writes the next request packet, if one may leave now.
@@ -76,9 +76,11 @@ impl Qp {
         let packet = self.tx.send_packet;
         let psn = self.tx.next_psn;
         let resend = psn.is_before(self.tx.max_psn);
-        let ack_req = wqe.is_read() || self.wants_ack(index, packet + 1 == wqe.psns, resend);
+        let ack_req = wqe.has_response() || self.wants_ack(index, packet + 1 == wqe.psns, resend);
         let sent = if wqe.is_read() {
             self.write_read_request(frame, &wqe, packet, psn)
+        } else if wqe.is_atomic() || wqe.operation == Operation::Flush {
+            self.write_bare_request(frame, index, psn)
         } else {
             self.write_data(cx, frame, index, &wqe, packet, psn, ack_req, Service::Rc)
         };
@@ -107,13 +109,13 @@ impl Qp {
         index: u32,
     ) -> Result<(), WcStatus> {
         let wqe = self.sq.wqe(index);
-        let (is_read, psns) = (wqe.is_read(), self.tx.mtu.packets(wqe.len));
-        if is_read && self.tx.max_reads == 0 {
+        let (has_response, psns) = (wqe.has_response(), wqe.psns_at(self.tx.mtu));
+        if has_response && self.tx.max_reads == 0 {
             return Err(WcStatus::LocQpOpErr);
         }
         // The only packet of a message is checked when it is gathered.
-        if is_read || psns > 1 {
-            let need = if is_read {
+        if has_response || psns > 1 {
+            let need = if wqe.is_read() || wqe.is_atomic() {
                 Access::LOCAL_WRITE
             } else {
                 Access::empty()
@@ -126,7 +128,7 @@ impl Qp {
         wqe.first_psn = first_psn;
         wqe.psns = psns;
         self.sq.started = index.wrapping_add(1);
-        self.tx.reads += u8::from(is_read);
+        self.tx.reads += u8::from(has_response);
         Ok(())
     }
 
@@ -184,7 +186,8 @@ impl Qp {
             (false, false) => Position::Middle,
         };
         let imm = wqe.imm;
-        let opcode = Opcode::for_request(service, wqe.operation, position, imm.is_some(), false);
+        let inv = wqe.invalidate == Invalidate::Remote;
+        let opcode = Opcode::for_request(service, wqe.operation, position, imm.is_some(), inv);
         let offset = u64::from(packet) << self.tx.mtu.shift();
         let rest = wqe.len as usize - usize::try_from(offset).unwrap_or(usize::MAX);
         let payload_len = rest.min(self.tx.mtu.bytes());
@@ -195,7 +198,7 @@ impl Qp {
             opcode,
             psn,
             ack_req,
-            solicited: is_last && wqe.flags.contains(SendFlags::SOLICITED),
+            solicited: is_last && wqe.is_solicited(),
             payload_len,
         };
         let Some(mut out) = template.start(frame, &emit) else {
@@ -210,6 +213,9 @@ impl Qp {
         }
         if is_last && let Some(imm) = imm {
             out.imm(imm);
+        }
+        if is_last && inv {
+            out.ieth(wqe.rkey);
         }
         if wqe.inline {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -246,7 +252,7 @@ impl Qp {
             return true;
         }
         let next = self.sq.wqe(next);
-        next.is_read() || next.is_local() || next.flags.contains(SendFlags::FENCE)
+        next.has_response() || next.is_local() || next.flags.contains(SendFlags::FENCE)
     }
 
     #[inline]
@@ -296,11 +302,12 @@ impl Qp {
     pub(super) fn solicit_ack(&mut self) {
         if self.tx.next_psn == self.tx.max_psn && self.tx.is_outstanding() {
             let last = self.tx.max_psn.sub(1);
-            // A READ is answered anyway, and its later PSNs cannot be asked for alone.
+            // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for
+            // alone.
             if self
                 .sq
                 .find(last)
-                .is_some_and(|i| !self.sq.wqe(i).is_read())
+                .is_some_and(|i| !self.sq.wqe(i).has_response())
             {
                 self.seek(last);
             }

@@ -12,15 +12,17 @@ use xroce_wire::syndrome::{NakCode, Syndrome};
 use xroce_wire::template::Emit;
 
 use super::hot::{Debt, Ongoing};
-use super::replay::ReadJob;
-use super::{Cx, Qp, QpState, sge};
+use super::replay::{Answer, ReadJob};
+use super::{Cx, Qp, QpState, atomic, sge};
 use crate::memory::{Access, Grant, Memory};
 use crate::params;
 use crate::reject::{Reject, Why};
 use crate::wc::{Event, Sink, WcFlags, WcOpcode, WcStatus};
 
-const INVALID_REQUEST: Reject = Reject::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
-const REMOTE_ACCESS: Reject = Reject::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
+pub(super) const INVALID_REQUEST: Reject =
+    Reject::Fatal(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+pub(super) const REMOTE_ACCESS: Reject =
+    Reject::Fatal(NakCode::RemoteAccess, WcStatus::LocAccessErr);
 
 impl Qp {
     #[inline(always)]
@@ -74,8 +76,10 @@ impl Qp {
         self.check_resources(cx, info)?;
         self.check_length(pkt)?;
         let named = match pkt.reth() {
-            Some(reth) => Some((reth, self.check_key(cx, info, &reth)?)),
-            None => None,
+            Some(reth) if !atomic::is_executed_at_once(info.operation) => {
+                Some((reth, self.check_key(cx, info, &reth)?))
+            }
+            _ => None,
         };
         self.execute(cx, named, pkt)?;
         self.rx.rnr_sent = false;
@@ -113,10 +117,12 @@ impl Qp {
     pub(super) fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
         let access = self.cold.access;
         let allowed = match info.operation {
-            Operation::Send => !info.has_invalidate(),
-            Operation::Write => access.contains(Access::REMOTE_WRITE),
+            Operation::Send => true,
+            Operation::Write | Operation::AtomicWrite => access.contains(Access::REMOTE_WRITE),
             Operation::ReadRequest => access.contains(Access::REMOTE_READ),
-            // Atomics, FLUSH and ATOMIC WRITE are not granted to any QP.
+            Operation::CmpSwap | Operation::FetchAdd => access.contains(Access::REMOTE_ATOMIC),
+            // Which of the two rights it needs is in its header.
+            Operation::Flush => true,
             _ => false,
         };
         if allowed {
@@ -140,7 +146,7 @@ impl Qp {
         if needs_receive && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
-        if info.operation == Operation::ReadRequest && !self.replay.has_room() {
+        if atomic::has_response(info.operation) && !self.replay.has_room() {
             return Err(INVALID_REQUEST);
         }
         Ok(())
@@ -183,7 +189,8 @@ impl Qp {
                     return Err(INVALID_REQUEST);
                 }
             }
-            _ => {}
+            Operation::Send => {}
+            operation => return atomic::check_length(operation, pkt),
         }
         Ok(())
     }
@@ -233,7 +240,7 @@ impl Qp {
                 self.accept_read(&reth, grant, pkt.psn());
                 Ok(())
             }
-            _ => Err(INVALID_REQUEST),
+            _ => self.execute_at_once(cx, pkt),
         }
     }
 
@@ -259,6 +266,9 @@ impl Qp {
         // A capacity is below 2^37, but a message below 2^32: `end` counts what arrived.
         self.rx.received = u32::try_from(end)
             .map_err(|_| Reject::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr))?;
+        if let Some(rkey) = pkt.ieth() {
+            self.invalidate_remote(cx, rkey)?;
+        }
         self.rx.ongoing = if info.ends() {
             Ongoing::Nothing
         } else {
@@ -304,8 +314,13 @@ impl Qp {
     fn accept_read(&mut self, reth: &Reth, grant: Grant, psn: Psn) {
         let mtu = self.tx.mtu;
         let job = ReadJob::new(reth.va, reth.rkey, reth.len, psn, mtu, grant);
+        self.owe(job);
+    }
+
+    /// Leaves a request to be answered from the ring.
+    pub(super) fn owe(&mut self, job: ReadJob) {
         self.rx.has_read = true;
-        self.rx.last_read_psn = psn.add(job.psns - 1);
+        self.rx.last_read_psn = job.first_psn.add(job.psns - 1);
         self.replay.push(job);
     }
 
@@ -324,6 +339,10 @@ impl Qp {
             wc.imm = imm;
             wc.flags |= WcFlags::WITH_IMM;
         }
+        if let Some(rkey) = pkt.ieth() {
+            wc.imm = rkey.value().to_be_bytes();
+            wc.flags |= WcFlags::WITH_INV;
+        }
         wc.flags.set(WcFlags::SOLICITED, pkt.solicited());
         self.counters.recvs_completed += 1;
         sink.complete(self.cold.init.recv_cq, wc);
@@ -336,7 +355,7 @@ impl Qp {
         if info.ends() {
             self.rx.msn = self.rx.msn.next();
         }
-        if info.operation == Operation::ReadRequest {
+        if atomic::has_response(info.operation) {
             self.rx.expected_psn = self.rx.last_read_psn.add(1);
             // The response acknowledges all before it (R6).
             self.rx.debt = Debt::Nothing;
@@ -349,7 +368,8 @@ impl Qp {
     }
 
     /// S12: a SEND or WRITE seen before is acknowledged again and not executed; a READ is
-    /// answered again from memory; anything else is dropped. Never a NAK.
+    /// answered again from memory, an atomic from its stored result; anything else is dropped.
+    /// Never a NAK.
     fn duplicate<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -394,7 +414,7 @@ impl Qp {
                     Err(Reject::Discard(Why::Duplicate))
                 }
             }
-            _ => Err(Reject::Discard(Why::Duplicate)),
+            _ => self.repeat(pkt),
         }
     }
 
@@ -494,6 +514,9 @@ impl Qp {
         let Some(response) = self.replay.front(self.tx.mtu) else {
             return Ok(None);
         };
+        if let Answer::Atomic(_, original) = response.answer {
+            return Ok(self.write_atomic_ack(frame, response.psn, original));
+        }
         let position = match (response.is_first, response.is_last) {
             (true, true) => Position::Only,
             (true, false) => Position::First,

@@ -8,10 +8,11 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::slice;
 
+use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{LKey, PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
 
-use super::QpInit;
+use super::{QpInit, atomic};
 use crate::params;
 use crate::wc::WcOpcode;
 use crate::wr::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
@@ -32,6 +33,9 @@ pub(super) struct Wqe {
     /// PSNs the message takes, valid once started.
     pub(super) psns: u32,
     pub(super) imm: Option<[u8; 4]>,
+    pub(super) invalidate: Invalidate,
+    /// Of a FLUSH.
+    pub(super) feth: Feth,
     pub(super) flags: SendFlags,
     pub(super) operation: Operation,
     pub(super) num_sge: u8,
@@ -44,6 +48,23 @@ pub(super) struct Wqe {
 
 const _: () = assert!(size_of::<Wqe>() == 64);
 
+/// Whether a work request takes the key in [`Wqe::rkey`] back, and whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Invalidate {
+    No,
+    /// SEND with invalidate.
+    Remote,
+    /// LOCAL_INV: no packet, no PSN.
+    Local,
+}
+
+/// Operands of an atomic.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Operands {
+    pub(super) swap_add: u64,
+    pub(super) compare: u64,
+}
+
 impl Wqe {
     const EMPTY: Self = Self {
         wr_id: 0,
@@ -53,6 +74,11 @@ impl Wqe {
         first_psn: Psn::new(0),
         psns: 0,
         imm: None,
+        invalidate: Invalidate::No,
+        feth: Feth {
+            placement: 0,
+            selectivity: 0,
+        },
         flags: SendFlags::empty(),
         operation: Operation::Send,
         num_sge: 0,
@@ -73,9 +99,44 @@ impl Wqe {
     }
 
     #[inline]
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.operation, Operation::CmpSwap | Operation::FetchAdd)
+    }
+
+    /// Whether only a response of its own acknowledges it: READ, atomics, ATOMIC WRITE and FLUSH
+    /// (R3, R6).
+    #[inline]
+    pub(super) fn has_response(&self) -> bool {
+        atomic::has_response(self.operation)
+    }
+
+    /// Whether its last packet carries the solicited event bit: only what takes a receive of the
+    /// peer may (`WIRE.md` §2).
+    #[inline]
+    pub(super) fn is_solicited(&self) -> bool {
+        self.flags.contains(SendFlags::SOLICITED)
+            && (self.operation == Operation::Send || self.imm.is_some())
+    }
+
+    /// PSNs it takes. The length of a FLUSH is not that of a message.
+    #[inline]
+    pub(super) fn psns_at(&self, mtu: PathMtu) -> u32 {
+        if self.operation == Operation::Flush {
+            1
+        } else {
+            mtu.packets(self.len)
+        }
+    }
+
+    #[inline]
     pub(super) fn wc_opcode(&self) -> WcOpcode {
         match self.operation {
+            _ if self.invalidate == Invalidate::Local => WcOpcode::LocalInv,
             _ if self.local => WcOpcode::BindMw,
+            Operation::CmpSwap => WcOpcode::CompSwap,
+            Operation::FetchAdd => WcOpcode::FetchAdd,
+            Operation::AtomicWrite => WcOpcode::AtomicWrite,
+            Operation::Flush => WcOpcode::Flush,
             Operation::ReadRequest => WcOpcode::RdmaRead,
             Operation::Write => WcOpcode::RdmaWrite,
             _ => WcOpcode::Send,
@@ -90,6 +151,8 @@ pub(super) struct SendQueue {
     /// Of work requests with several.
     sges: Box<[Sge]>,
     inline: Box<[u8]>,
+    /// Of atomics; they do not fit beside an SGE.
+    operands: Box<[Operands]>,
     depth: u32,
     max_sge: u8,
     max_inline: u32,
@@ -106,6 +169,7 @@ impl SendQueue {
             wqes: vec![Wqe::EMPTY; slots].into(),
             sges: vec![Sge::default(); slots * max_sge].into(),
             inline: vec![0; slots * init.max_inline as usize].into(),
+            operands: vec![Operands::default(); slots].into(),
             depth: init.max_send_wr,
             max_sge: init.max_send_sge,
             max_inline: init.max_inline,
@@ -171,6 +235,7 @@ impl SendQueue {
             SendOp::WriteImm { va, rkey, imm } => (Operation::Write, va, rkey, Some(imm)),
             SendOp::Read { va, rkey } => (Operation::ReadRequest, va, rkey, None),
             SendOp::BindMw { rkey, bind } => return self.push_bind(wr, mtu, rkey, &bind),
+            _ => return self.push_rare(wr, mtu),
         };
         let slot = self.slot(self.tail);
         let mut only_sge = NO_SGE;
@@ -234,6 +299,17 @@ impl SendQueue {
             at += part.len();
         }
         Ok(given)
+    }
+
+    #[inline]
+    pub(super) fn operands(&self, index: u32) -> Operands {
+        self.operands[self.slot(index)]
+    }
+
+    /// The WQE pushed last, to be completed by what is rare.
+    pub(super) fn last_mut(&mut self) -> (&mut Wqe, &mut Operands) {
+        let slot = self.slot(self.tail.wrapping_sub(1));
+        (&mut self.wqes[slot], &mut self.operands[slot])
     }
 
     /// Index of the started WQE that owns `psn`. The caller knows that one does.

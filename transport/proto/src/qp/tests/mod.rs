@@ -9,6 +9,7 @@
     reason = "a test: sizes are small, and what fails, fails it"
 )]
 
+mod atomic;
 mod bind;
 mod completer;
 mod modify;
@@ -27,6 +28,7 @@ use alloc::vec::Vec;
 use xroce_wire::aeth::Aeth;
 use xroce_wire::atomic::{AtomicAckEth, AtomicEth};
 use xroce_wire::deth::Deth;
+use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{
     Gid, LKey, MacAddr, Msn, PKey, PathMtu, Psn, QKey, Qpn, RKey, Srqn, Va,
 };
@@ -39,7 +41,9 @@ use xroce_wire::template::{Emit, HeaderTemplate, Lower};
 use xroce_wire::xrceth::XrcEth;
 
 use super::{Arrival, Cx, Qp, QpAttr, QpInit, QpState, QpType, RecvQueue};
-use crate::memory::{Access, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked};
+use crate::memory::{
+    Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
+};
 use crate::srq::{SharedReceiveQueue, Take};
 use crate::time::{Duration, Instant};
 use crate::wc::{Completion, Cq, Event, Sink, Srq, WcStatus};
@@ -65,6 +69,9 @@ struct VecMemory {
     alive: bool,
     /// BIND_MW that succeeded: those of keys 0x500 ..= 0x5ff.
     binds: Vec<(Pd, Qpn, RKey, Bind)>,
+    /// Atomics and FLUSHes executed, the latter with whether of the whole region, and how far.
+    atomics: u32,
+    flushes: Vec<(bool, Access)>,
 }
 
 impl VecMemory {
@@ -134,6 +141,35 @@ impl Memory for VecMemory {
             return Err(BindError::NoWindow);
         }
         self.binds.push((pd, qpn, rkey, *bind));
+        Ok(())
+    }
+
+    fn atomic(&mut self, grant: &Grant, op: AtomicOp) -> Result<u64, AtomicError> {
+        let mut bytes = [0; 8];
+        self.read(grant, 0, &mut bytes)?;
+        let old = u64::from_ne_bytes(bytes);
+        self.write(grant, 0, &op.apply(old).to_ne_bytes())?;
+        self.atomics += 1;
+        Ok(old)
+    }
+
+    fn flush(
+        &mut self,
+        pd: Pd,
+        qpn: Qpn,
+        key: RKey,
+        range: Option<(Va, u32)>,
+        need: Access,
+    ) -> Result<(), KeyError> {
+        let (va, len) = range.unwrap_or((Va::new(BASE), SIZE as u32));
+        self.check_remote(pd, qpn, key, va, len, need)?;
+        self.flushes.push((range.is_none(), need));
+        Ok(())
+    }
+
+    fn invalidate(&mut self, key: RKey, _qpn: Qpn, pd: Pd) -> Result<(), KeyError> {
+        self.check(key.value(), pd, Va::new(BASE), 0, Access::INVALIDATE)?;
+        self.alive = false;
         Ok(())
     }
 }
@@ -241,6 +277,8 @@ impl Setup {
                 access,
                 alive: true,
                 binds: Vec::new(),
+                atomics: 0,
+                flushes: Vec::new(),
             },
             log,
             now: Instant::from_nanos(1_000_000),
@@ -257,6 +295,11 @@ struct P {
     ack_req: bool,
     reth: Option<Reth>,
     aeth: Option<Syndrome>,
+    atomic: AtomicEth,
+    original: u64,
+    feth: Feth,
+    inv: u32,
+    solicited: bool,
     payload: Vec<u8>,
 }
 
@@ -267,6 +310,19 @@ fn p(opcode: Opcode, psn: u32) -> P {
         ack_req: false,
         reth: None,
         aeth: None,
+        atomic: AtomicEth {
+            va: Va::new(BASE),
+            rkey: RKey::new(KEY),
+            swap_add: 1,
+            compare: 0,
+        },
+        original: 0,
+        feth: Feth {
+            placement: 1,
+            selectivity: 0,
+        },
+        inv: 0,
+        solicited: false,
         payload: Vec::new(),
     }
 }
@@ -283,6 +339,34 @@ impl P {
             rkey: RKey::new(rkey),
             len,
         });
+        self
+    }
+
+    fn atomic(mut self, va: u64, rkey: u32, swap_add: u64, compare: u64) -> Self {
+        self.atomic = AtomicEth {
+            va: Va::new(va),
+            rkey: RKey::new(rkey),
+            swap_add,
+            compare,
+        };
+        self
+    }
+
+    fn feth(mut self, placement: u8, selectivity: u8) -> Self {
+        self.feth = Feth {
+            placement,
+            selectivity,
+        };
+        self
+    }
+
+    fn inv(mut self, rkey: u32) -> Self {
+        self.inv = rkey;
+        self
+    }
+
+    fn se(mut self) -> Self {
+        self.solicited = true;
         self
     }
 
@@ -334,11 +418,25 @@ fn text(pkt: &Packet<'_>) -> String {
             r.len
         );
     }
+    if let Some(f) = pkt.feth() {
+        s += &format!(" plt={} sel={}", f.placement, f.selectivity);
+    }
+    if let Some(a) = pkt.atomic() {
+        let (va, rkey) = (a.va.value(), a.rkey.value());
+        s += &format!(" va={va:x} rkey={rkey:x} swap_add={:x}", a.swap_add);
+        s += &format!(" compare={:x}", a.compare);
+    }
+    if let Some(rkey) = pkt.ieth() {
+        s += &format!(" inv={:x}", rkey.value());
+    }
     if let Some(a) = pkt.aeth() {
         s += &format!(" syn={:02x} msn={}", a.syndrome.to_u8(), a.msn.value());
     }
     if let Some(d) = pkt.deth() {
         s += &format!(" qkey={:x} src={:x}", d.qkey.value(), d.src_qp.value());
+    }
+    if let Some(a) = pkt.atomic_ack() {
+        s += &format!(" original={:x}", a.original);
     }
     if let Some(imm) = pkt.imm() {
         s += &format!(" imm={imm:02x?}");
@@ -370,7 +468,7 @@ impl Bench {
             opcode: packet.opcode,
             psn: Psn::new(packet.psn),
             ack_req: packet.ack_req,
-            solicited: false,
+            solicited: packet.solicited,
             payload_len: packet.payload.len(),
         };
         let mut out = self.peer.start(&mut frame, &emit).unwrap();
@@ -514,16 +612,17 @@ fn fill_headers(out: &mut PacketBuf<'_>, packet: &P) {
         out.xrceth(&XrcEth { srqn: Srqn::new(0) });
     }
     if headers.contains(Headers::ATOMIC_ETH) {
-        let (va, rkey) = (Va::new(BASE), RKey::new(KEY));
-        out.atomic(&AtomicEth {
-            va,
-            rkey,
-            swap_add: 1,
-            compare: 0,
-        });
+        out.atomic(&packet.atomic);
     }
     if headers.contains(Headers::ATOMIC_ACK) {
-        out.atomic_ack(&AtomicAckEth { original: 0 });
+        let original = packet.original;
+        out.atomic_ack(&AtomicAckEth { original });
+    }
+    if headers.contains(Headers::FETH) {
+        out.feth(&packet.feth);
+    }
+    if headers.contains(Headers::IETH) {
+        out.ieth(RKey::new(packet.inv));
     }
 }
 

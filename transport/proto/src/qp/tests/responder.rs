@@ -80,6 +80,7 @@ fn case_18_bad_rkey_write_and_read_are_naked_at_once() {
 
 #[test]
 fn case_18_atomics_are_refused_as_invalid() {
+    // By a QP without the right.
     let mut t = Bench::new();
     t.rx(p(O::RcFetchAdd, 0x100).a());
     t.expect(&["ACK 100 syn=61 msn=0"]);
