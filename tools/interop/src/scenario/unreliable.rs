@@ -159,48 +159,7 @@ fn uc_loss(stage: &mut Stage, scenario: &Scenario) -> Result<Outcome> {
     };
     stage.start(&[rule]);
     let result = in_order(stage, scenario.direction, |a, b| {
-        a.reset()?;
-        b.reset()?;
-        let ha = half(a, COUNT, true, Some(Service::Uc))?;
-        let hb = half(b, COUNT, false, Some(Service::Uc))?;
-        let to = |qpn, own, other| Connect {
-            route: scenario.route,
-            mtu: scenario.mtu,
-            dest_qpn: qpn,
-            sq_psn: own,
-            rq_psn: other,
-            tuning: Tuning::default(),
-            service: Service::Uc,
-        };
-        b.connect(hb.qp, &to(ha.qpn, PSNS[1], PSNS[0]))?;
-        a.connect(ha.qp, &to(hb.qpn, PSNS[0], PSNS[1]))?;
-        b.recv(hb.qp, &receives(&hb, COUNT, len))?;
-        for n in 0..COUNT {
-            a.send(ha.qp, &send(ha.mr.id, n.into(), len, None))?;
-        }
-        let sent = reap(a, ha.send_cq, COUNT, WAIT)?;
-        ensure!(
-            sent.len() == COUNT as usize,
-            "{} sends completed",
-            sent.len()
-        );
-        let received = reap(b, hb.recv_cq, COUNT, Duration::from_secs(1))?;
-        let mut last = None;
-        for wc in &received {
-            let n = wc.imm.context("immediate data")?;
-            ensure!(
-                last.is_none_or(|l| l < n),
-                "message {n} came after {last:?}"
-            );
-            last = Some(n);
-            ensure!(wc.len == len, "message {n} has {} bytes", wc.len);
-            let hash = b.hash(hb.mr.id, wc.wr * STRIDE, len.into())?;
-            ensure!(
-                hash == content(n.into(), len),
-                "message {n} has other bytes"
-            );
-        }
-        Ok(received.len())
+        lossy_messages(a, b, scenario, COUNT, len)
     });
     let record = stage.finish()?;
     let received = result?;
@@ -229,6 +188,58 @@ fn uc_loss(stage: &mut Stage, scenario: &Scenario) -> Result<Outcome> {
         whole.len()
     );
     Ok(seen.outcome(format!("{received} of {COUNT} arrived")))
+}
+
+/// Sends `count` messages over UC; returns how many arrived, each of them whole and in order.
+fn lossy_messages(
+    a: &mut dyn End,
+    b: &mut dyn End,
+    scenario: &Scenario,
+    count: u32,
+    len: u32,
+) -> Result<usize> {
+    a.reset()?;
+    b.reset()?;
+    let ha = half(a, count, true, Some(Service::Uc))?;
+    let hb = half(b, count, false, Some(Service::Uc))?;
+    let to = |qpn, own, other| Connect {
+        route: scenario.route,
+        mtu: scenario.mtu,
+        dest_qpn: qpn,
+        sq_psn: own,
+        rq_psn: other,
+        tuning: Tuning::default(),
+        service: Service::Uc,
+    };
+    b.connect(hb.qp, &to(ha.qpn, PSNS[1], PSNS[0]))?;
+    a.connect(ha.qp, &to(hb.qpn, PSNS[0], PSNS[1]))?;
+    b.recv(hb.qp, &receives(&hb, count, len))?;
+    for n in 0..count {
+        a.send(ha.qp, &send(ha.mr.id, n.into(), len, None))?;
+    }
+    let sent = reap(a, ha.send_cq, count, WAIT)?;
+    ensure!(
+        sent.len() == count as usize,
+        "{} sends completed",
+        sent.len()
+    );
+    let received = reap(b, hb.recv_cq, count, Duration::from_secs(1))?;
+    let mut last = None;
+    for wc in &received {
+        let n = wc.imm.context("immediate data")?;
+        ensure!(
+            last.is_none_or(|l| l < n),
+            "message {n} came after {last:?}"
+        );
+        last = Some(n);
+        ensure!(wc.len == len, "message {n} has {} bytes", wc.len);
+        let hash = b.hash(hb.mr.id, wc.wr * STRIDE, len.into())?;
+        ensure!(
+            hash == content(n.into(), len),
+            "message {n} has other bytes"
+        );
+    }
+    Ok(received.len())
 }
 
 /// Datagrams of all sizes, their headers and contents; one with a wrong Q_Key does not arrive.
@@ -304,29 +315,41 @@ fn datagrams(a: &mut dyn End, b: &mut dyn End, scenario: &Scenario, group: bool)
         address.unwrap_or_else(|| b.gid(scenario.route)),
     );
     for ((n, size), wc) in (0_u64..).zip(sizes).zip(&received) {
-        let wanted = Wc {
-            wr: n,
-            status: 0,
-            opcode: 128,
-            len: size + 40,
-            imm: Some(u32::try_from(n)?),
-            datagram_from: Some(ha.qpn),
-        };
-        ensure!(
-            *wc == wanted,
-            "{} received {wc:?}, not {wanted:?}",
-            b.name()
-        );
-        let hash = b.hash(hb.mr.id, n * STRIDE + GRH, size.into())?;
-        ensure!(hash == content(n, size), "datagram {n} has other bytes");
-        let header = b.peek(hb.mr.id, n * STRIDE, GRH)?;
-        let read = addresses(&header);
-        ensure!(
-            read == Some(ends),
-            "the header of datagram {n} says {read:?}, not {ends:?}: {header:02x?}"
-        );
+        check_datagram(b, &hb, (n, size), wc, (ends, ha.qpn))?;
     }
     Ok(sizes.len() as u64)
+}
+
+/// Completion, header and contents of datagram `n` of `size` bytes.
+fn check_datagram(
+    end: &mut dyn End,
+    half: &Half,
+    (n, size): (u64, u32),
+    wc: &Wc,
+    (ends, from): ((Gid, Gid), u32),
+) -> Result<()> {
+    let wanted = Wc {
+        wr: n,
+        status: 0,
+        opcode: 128,
+        len: size + 40,
+        imm: Some(u32::try_from(n)?),
+        datagram_from: Some(from),
+    };
+    ensure!(
+        *wc == wanted,
+        "{} received {wc:?}, not {wanted:?}",
+        end.name()
+    );
+    let hash = end.hash(half.mr.id, n * STRIDE + GRH, size.into())?;
+    ensure!(hash == content(n, size), "datagram {n} has other bytes");
+    let header = end.peek(half.mr.id, n * STRIDE, GRH)?;
+    let read = addresses(&header);
+    ensure!(
+        read == Some(ends),
+        "the header of datagram {n} says {read:?}, not {ends:?}: {header:02x?}"
+    );
+    Ok(())
 }
 
 /// Source and destination in the 40 bytes: an IPv6 header, or 20 bytes and an IPv4 header.
