@@ -452,7 +452,7 @@ impl Memory for MrTable {
     ) -> Result<(), KeyError> {
         let slot = self.slots.get((key.value() >> 8) as usize);
         let start = slot.and_then(|slot| slot.entry.as_ref()).map(|e| e.va);
-        let (va, len) = range.unwrap_or((Va::new(start.unwrap_or(0)), 0));
+        let (va, len) = range.unwrap_or_else(|| (Va::new(start.unwrap_or(0)), 0));
         self.check_remote(pd, qpn, key, va, len, need)?;
         // The copies are done; nothing of them may become visible after what follows.
         fence(Ordering::SeqCst);
