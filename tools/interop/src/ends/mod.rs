@@ -46,6 +46,8 @@ pub(crate) mod access {
     pub(crate) const LOCAL_WRITE: u32 = 1;
     /// Local write, remote write (2) and remote read (4).
     pub(crate) const ALL: u32 = 7;
+    /// The same and remote atomic.
+    pub(crate) const ATOMIC: u32 = 15;
 }
 
 /// An address handle of an end.
@@ -141,10 +143,14 @@ pub(crate) enum Op {
     WriteImm,
     /// RDMA READ.
     Read,
+    /// Compare and swap.
+    CompareSwap,
+    /// Fetch and add.
+    FetchAdd,
 }
 
 impl Op {
-    /// All of them.
+    /// Those that move data.
     pub(crate) const ALL: [Self; 5] = [
         Self::Send,
         Self::SendImm,
@@ -152,6 +158,11 @@ impl Op {
         Self::WriteImm,
         Self::Read,
     ];
+
+    /// Whether it names memory of the other end.
+    pub(crate) fn is_remote(self) -> bool {
+        !matches!(self, Self::Send | Self::SendImm)
+    }
 
     /// Whether it takes a receive of the other end.
     pub(crate) fn takes_recv(self) -> bool {
@@ -171,6 +182,8 @@ impl Op {
             Self::Write => "WRITE",
             Self::WriteImm => "WRITE imm",
             Self::Read => "READ",
+            Self::CompareSwap => "compare and swap",
+            Self::FetchAdd => "fetch and add",
         }
     }
 }
@@ -224,6 +237,8 @@ pub(crate) struct Send {
     pub stride: u64,
     /// Of a datagram.
     pub to: Option<Destination>,
+    /// Of an atomic: what to compare with, or add; what to store.
+    pub operands: [u64; 2],
 }
 
 /// `count` receive work requests, counted as [`Send`] is.

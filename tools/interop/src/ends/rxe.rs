@@ -245,6 +245,8 @@ impl End for Rxe<'_> {
             Op::Write => "write",
             Op::WriteImm => "write_imm",
             Op::Read => "read",
+            Op::CompareSwap => "cas",
+            Op::FetchAdd => "fadd",
         };
         let flags = if send.signaled { SIGNALED } else { 0 };
         let mut args = format!(
@@ -258,9 +260,13 @@ impl End for Rxe<'_> {
         if send.op.has_imm() {
             write!(args, " imm={:#x}", send.imm)?;
         }
-        if matches!(send.op, Op::Write | Op::WriteImm | Op::Read) {
+        if send.op.is_remote() {
             let (va, rkey, stride) = (send.va, send.rkey, send.stride);
             write!(args, " rva={va:#x} rkey={rkey:#x} rstride={stride}")?;
+        }
+        if matches!(send.op, Op::CompareSwap | Op::FetchAdd) {
+            let [compare, swap] = send.operands;
+            write!(args, " cmp={compare:#x} swap={swap:#x}")?;
         }
         if let Some(to) = send.to {
             let (ah, qpn, qkey) = (to.ah.0, to.qpn, to.qkey);

@@ -312,6 +312,17 @@ impl Nic {
                     Op::Write => SendOp::Write { va, rkey },
                     Op::WriteImm => SendOp::WriteImm { va, rkey, imm },
                     Op::Read => SendOp::Read { va, rkey },
+                    Op::CompareSwap => SendOp::CompareSwap {
+                        va,
+                        rkey,
+                        compare: send.operands[0],
+                        swap: send.operands[1],
+                    },
+                    Op::FetchAdd => SendOp::FetchAdd {
+                        va,
+                        rkey,
+                        add: send.operands[0],
+                    },
                 },
                 flags,
                 data: Data::Sges(&sges),

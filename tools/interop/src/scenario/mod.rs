@@ -4,6 +4,7 @@
 //! over a cable that was told which faults to make, and says what it saw; whatever is not as it
 //! must be is an error.
 
+mod atomics;
 mod clean;
 mod errors;
 mod loss;
@@ -210,6 +211,7 @@ fn in_order<T>(
 pub(crate) fn all() -> Vec<Scenario> {
     let mut list = tools::scenarios();
     list.extend(clean::scenarios());
+    list.extend(atomics::scenarios());
     list.extend(unreliable::scenarios());
     list.extend(errors::scenarios());
     list.extend(rnr::scenarios());

@@ -117,6 +117,7 @@ pub(super) fn send(wr: u64, op: Op, own: &Half, remote: &Half, len: u32) -> Send
         count: 1,
         stride: 0,
         to: None,
+        operands: [0; 2],
     }
 }
 

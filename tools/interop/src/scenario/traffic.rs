@@ -317,6 +317,7 @@ fn post_sends(
                 count,
                 stride: batch.stride(),
                 to: None,
+                operands: [0; 2],
             };
             ends[from].send(id, &send).context(what.clone())?;
             posted += count;
@@ -417,6 +418,8 @@ fn wanted(plan: &Plan, qp: u32, receives: bool) -> Vec<Wc> {
             (Op::Send | Op::SendImm, false) => 0,
             (Op::Write | Op::WriteImm, false) => 1,
             (Op::Read, _) => 2,
+            (Op::CompareSwap, _) => 3,
+            (Op::FetchAdd, _) => 4,
             (Op::WriteImm, true) => 129,
             (_, true) => 128,
         };

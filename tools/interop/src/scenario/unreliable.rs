@@ -109,6 +109,7 @@ fn send(mr: MrId, wr: u64, len: u32, to: Option<Destination>) -> Send {
         count: 1,
         stride: 0,
         to,
+        operands: [0; 2],
     }
 }
 
