@@ -246,11 +246,17 @@ fn lossy_messages(
 /// Datagrams of all sizes, their headers and contents; one with a wrong Q_Key does not arrive.
 fn ud(stage: &mut Stage, scenario: &Scenario, group: bool) -> Result<Outcome> {
     if group {
-        // rxe listens to the group's Ethernet address; that the guest's IP takes what comes there
-        // is the program's own business (or the connection manager's).
         let address = group_of(scenario.route).ip();
         let bits = if scenario.route.v6 { 128 } else { 32 };
-        let command = format!("ip addr replace {address}/{bits} dev eth0 autojoin");
+        let address = format!("{address}/{bits}");
+        let command = if scenario.direction == Direction::ToRxe {
+            // rxe listens to the group's Ethernet address; that the guest's IP takes what comes
+            // there is the program's own business (or the connection manager's).
+            format!("ip addr replace {address} dev eth0 autojoin")
+        } else {
+            // What is joined so is an address of the guest itself, and what is sent there stays.
+            format!("ip addr del {address} dev eth0; ip route replace {address} dev eth0")
+        };
         stage
             .vm
             .agent()
