@@ -10,12 +10,17 @@ use serde::Serialize;
 use xroce_testnet::Netns;
 use xroce_vm::{Accel, Cache, Extra, Kernel, Net, Vm, VmConfig, prepare};
 
+use crate::ends::wait_for_port;
+
 /// IP MTU of the link.
 const MTU: u32 = 4_200;
 /// Messages outstanding, of either side: perftest's default.
 const DEPTH: u32 = 128;
 /// One measurement, boot of the program included.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// TCP ports of perftest and of `xroce perf`.
+const PERFTEST_PORT: u16 = 18_515;
+const PERF_PORT: u16 = 18_715;
 /// Where xroce is in the guests.
 const XROCE: &str = "/usr/bin/xroce";
 /// What is measured: operation, size, messages, and the ratio wanted.
@@ -178,7 +183,7 @@ fn rxe(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> 
     let command =
         format!("ib_{op}_bw -F -d rxe0 -x {index} -m 4096 -s {size} -n {messages} -t {DEPTH}");
     server.agent().spawn("server", &command)?;
-    wait_for_port(server, "4853")?;
+    wait_for_port(server.agent(), PERFTEST_PORT)?;
     let output = client
         .agent()
         .exec(&format!("{command} 10.77.0.1"), PATIENCE)?;
@@ -209,7 +214,7 @@ fn rxe(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> 
 fn xroce(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> Result<f64> {
     let command = format!("{XROCE} perf server --dev eth0 --once");
     server.agent().spawn("xroce", &command)?;
-    wait_for_port(server, "491B")?;
+    wait_for_port(server.agent(), PERF_PORT)?;
     let command = format!(
         "{XROCE} perf client 10.77.0.1 --dev eth0 --op {op} --test bw --size {size} \
          --messages {messages} --depth {DEPTH} --mtu 4096 --timeout 20 --json"
@@ -227,17 +232,6 @@ fn xroce(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -
     value["results"][0]["bandwidth"]["messages_per_s"]
         .as_f64()
         .with_context(|| format!("no messages_per_s in {text}"))
-}
-
-/// Waits until a program listens on this TCP port, given as /proc/net/tcp writes it.
-fn wait_for_port(vm: &mut Vm, hex: &str) -> Result<()> {
-    let script = format!(
-        "for i in $(seq 400); do grep -qE ':{hex} [0-9A-F]+:0000 0A ' /proc/net/tcp \
-         /proc/net/tcp6 && exit 0; sleep 0.05; done; exit 1"
-    );
-    let output = vm.agent().exec(&script, PATIENCE)?;
-    output.ok().context("nothing listens")?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use crate::protocol::{Answer, Head, MAX_LINE, Refused, number, parse_head, reque
 
 /// What the host waits beyond the time that the guest was given: an emulated machine is slow.
 const GRACE: Duration = Duration::from_secs(30);
+/// Completions of one answer.
+const MAX_COMPLETIONS: usize = 512;
 /// For requests that wait for nothing.
 const SHORT: Duration = Duration::from_secs(30);
 
@@ -237,9 +239,30 @@ impl Agent {
 
     /// Takes completions: returns when there are `min`, or after `timeout` with fewer.
     pub fn poll(&mut self, cq: u32, min: usize, timeout: Duration) -> Result<Vec<Completion>> {
-        let args = format!("cq={cq} min={min} timeout_ms={}", timeout.as_millis());
+        self.poll_up_to(cq, min, MAX_COMPLETIONS, timeout)
+    }
+
+    /// The same, but `max` at most; one answer holds 512.
+    pub fn poll_up_to(
+        &mut self,
+        cq: u32,
+        min: usize,
+        max: usize,
+        timeout: Duration,
+    ) -> Result<Vec<Completion>> {
+        let (min, max) = (min.min(MAX_COMPLETIONS), max.min(MAX_COMPLETIONS));
+        let timeout_ms = timeout.as_millis();
+        let args = format!("cq={cq} min={min} max={max} timeout_ms={timeout_ms}");
         let answer = self.call("poll", &args, None, timeout + GRACE)?;
-        answer.all("wc").map(Completion::parse).collect()
+        let all: Vec<_> = answer
+            .all("wc")
+            .map(Completion::parse)
+            .collect::<Result<_>>()?;
+        ensure!(
+            all.len() as u64 == answer.num("n")?,
+            "the agent announced other completions than it listed"
+        );
+        Ok(all)
     }
 }
 

@@ -14,7 +14,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 use crate::fabric::Route;
 
 pub(crate) use pattern::{fnv1a, pattern_byte};
-pub(crate) use rxe::Rxe;
+pub(crate) use rxe::{Rxe, gid_index, wait_for_port};
 pub(crate) use xroce::Xroce;
 
 /// A registered region of an end.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use xroce_vm::{Agent, Answer};
+use anyhow::{Context, Result};
+use xroce_vm::{Agent, Answer, Completion};
 use xroce_wire::newtypes::Gid;
 
 use super::{AhId, Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Service, Wc};
@@ -17,27 +18,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SIGNALED: u32 = 2;
 /// Host number in the addresses of the virtual machine.
 const HOST: u8 = 2;
-/// Completions of one answer of the agent.
-const POLL_MAX: u32 = 512;
+/// Bit of the opcodes of receives.
+const RECV: u32 = 128;
+/// `IBV_WC_GRH`.
+const GRH: u32 = 1;
+/// `IBV_WC_WITH_IMM`.
+const WITH_IMM: u32 = 2;
 
 /// rdma_rxe in the guest.
 pub(crate) struct Rxe<'v> {
     agent: &'v mut Agent,
-    gids: Vec<(u32, Gid)>,
     next: u32,
 }
 
 impl<'v> Rxe<'v> {
     /// The device of this guest, with the objects it has.
-    pub(crate) fn new(agent: &'v mut Agent) -> Result<Self> {
-        let mut rxe = Self {
-            agent,
-            gids: Vec::new(),
-            next: 0,
-        };
-        let answer = rxe.call("gids", "")?;
-        rxe.gids = answer.all("gid").filter_map(parse_gid).collect();
-        Ok(rxe)
+    pub(crate) fn new(agent: &'v mut Agent) -> Self {
+        Self { agent, next: 0 }
     }
 
     fn call(&mut self, verb: &str, args: &str) -> Result<Answer> {
@@ -62,28 +59,17 @@ impl<'v> Rxe<'v> {
         )?;
         Ok((id, u32::try_from(answer.num("qpn")?).context("qpn")?))
     }
-
-    /// Index of the address in the GID table, as RoCEv2.
-    fn gid_index(&self, route: Route) -> Result<u32> {
-        let wanted = self.gid(route);
-        self.gids
-            .iter()
-            .find(|(_, gid)| *gid == wanted)
-            .map(|(index, _)| *index)
-            .with_context(|| format!("rxe has no GID for {wanted}; it has {:?}", self.gids))
-    }
 }
 
-/// `INDEX:32HEX:TYPE:NDEV`, of RoCEv2.
-fn parse_gid(text: &str) -> Option<(u32, Gid)> {
-    let mut parts = text.split(':');
-    let index = parts.next()?.parse().ok()?;
-    let hex = parts.next()?;
-    if parts.next()? != "v2" || hex.len() != 32 {
-        return None;
-    }
-    let value = u128::from_str_radix(hex, 16).ok()?;
-    Some((index, Gid::new(value.to_be_bytes())))
+/// Waits until a program of the guest listens on a TCP port.
+pub(crate) fn wait_for_port(agent: &mut Agent, port: u16) -> Result<()> {
+    let script = format!(
+        "for i in $(seq 400); do grep -qE ':{port:04X} [0-9A-F]+:0000 0A ' /proc/net/tcp \
+         /proc/net/tcp6 && exit 0; sleep 0.05; done; exit 1"
+    );
+    let output = agent.exec(&script, PATIENCE)?;
+    output.ok().context("nothing listens")?;
+    Ok(())
 }
 
 fn pieces(list: &[Piece]) -> String {
@@ -97,38 +83,30 @@ fn pieces(list: &[Piece]) -> String {
     texts.join(",")
 }
 
-/// `WR:STATUS:OPCODE:BYTELEN:FLAGS:IMM:QPN:SRCQP:VENDOR`.
-fn parse_wc(text: &str) -> Result<Wc> {
-    let number = |part: Option<&str>| -> Result<u64> {
-        let part = part.with_context(|| format!("completion {text:?} is too short"))?;
-        let parsed = match part.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => part.parse(),
-        };
-        parsed.with_context(|| format!("{part:?} in completion {text:?}"))
+/// As scenarios see a completion.
+fn completion(wc: &Completion) -> Wc {
+    let is_recv = wc.opcode & RECV != 0;
+    Wc {
+        wr: wc.wr_id,
+        status: wc.status,
+        opcode: wc.opcode,
+        len: wc.byte_len,
+        imm: (wc.flags & WITH_IMM != 0).then_some(wc.imm),
+        // rxe says IBV_WC_GRH for every receive, and a source only for datagrams.
+        datagram_from: (is_recv && wc.flags & GRH != 0 && wc.src_qp != 0).then_some(wc.src_qp),
+    }
+}
+
+/// Index of our machine's address on a network in the GID table, as RoCEv2.
+pub(crate) fn gid_index(agent: &mut Agent, route: Route) -> Result<u32> {
+    let wanted = match route.ip(HOST) {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
     };
-    let small = |value: u64| u32::try_from(value).context("completion");
-    let mut parts = text.split(':');
-    let wr = number(parts.next())?;
-    let status = small(number(parts.next())?)?;
-    let opcode = small(number(parts.next())?)?;
-    let len = small(number(parts.next())?)?;
-    let flags = number(parts.next())?;
-    let imm = small(number(parts.next())?)?;
-    // IBV_WC_WITH_IMM.
-    let imm = (flags & 2 != 0).then_some(imm);
-    let qpn_and_src: Vec<u64> = [number(parts.next())?, number(parts.next())?].into();
-    // rxe says IBV_WC_GRH for every receive, and a source only for datagrams.
-    let source = qpn_and_src.get(1).copied().map(small).transpose()?;
-    let is_recv = opcode & 128 != 0;
-    Ok(Wc {
-        datagram_from: source.filter(|&qp| is_recv && flags & 1 != 0 && qp != 0),
-        wr,
-        status,
-        opcode,
-        len,
-        imm,
-    })
+    let gids = agent.gids()?;
+    let found = gids.iter().find(|gid| gid.v2 && gid.addr == wanted);
+    let index = found.map(|gid| gid.index);
+    index.with_context(|| format!("rxe has no GID {wanted}; it has {gids:?}"))
 }
 
 impl End for Rxe<'_> {
@@ -191,7 +169,7 @@ impl End for Rxe<'_> {
 
     fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
         let id = self.id();
-        let index = self.gid_index(route)?;
+        let index = gid_index(self.agent, route)?;
         let dgid = group.unwrap_or_else(|| Gid::from(route.ip(1)));
         let dgid = u128::from_be_bytes(dgid.bytes());
         let args = format!("id={id} gid_index={index} dgid={dgid:032x} hop=64");
@@ -216,7 +194,7 @@ impl End for Rxe<'_> {
     }
 
     fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
-        let index = self.gid_index(to.route)?;
+        let index = gid_index(self.agent, to.route)?;
         let dgid = u128::from_be_bytes(Gid::from(to.route.ip(1)).bytes());
         let t = to.tuning;
         let mut rtr = format!(
@@ -288,18 +266,9 @@ impl End for Rxe<'_> {
     }
 
     fn poll(&mut self, cq: CqId, min: u32, max: u32, timeout: Duration) -> Result<Vec<Wc>> {
-        let (min, max) = (min.min(POLL_MAX), max.min(POLL_MAX));
-        let args = format!(
-            "cq={} min={min} max={max} timeout_ms={}",
-            cq.0,
-            timeout.as_millis()
-        );
-        let answer = self.agent.call("poll", &args, None, timeout + PATIENCE)?;
-        let all: Vec<Wc> = answer.all("wc").map(parse_wc).collect::<Result<_>>()?;
-        if all.len() as u64 != answer.num("n")? {
-            bail!("the agent announced other completions than it listed");
-        }
-        Ok(all)
+        let (min, max) = (min as usize, max as usize);
+        let all = self.agent.poll_up_to(cq.0, min, max, timeout)?;
+        Ok(all.iter().map(completion).collect())
     }
 
     fn counters(&mut self) -> Result<BTreeMap<String, u64>> {

@@ -1,6 +1,8 @@
 //! All operations over a network that loses nothing: sizes, path MTUs, networks, pieces, several
 //! queue pairs, both ends at once.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 
 use super::traffic::{self, Batch, Plan};
@@ -61,18 +63,28 @@ fn run(stage: &mut Stage, scenario: &Scenario, qps: u32, batches: Vec<Batch>) ->
         service: Service::Rc,
         window: u32::MAX,
     };
-    stage.start(&[]);
-    let took = in_order(stage, scenario.direction, |a, b| traffic::run(a, b, &plan));
-    let record = stage.finish()?;
-    let took = took?;
-    let seen = Seen::of(record, scenario.mtu);
-    seen.no_overflow()?;
+    let (seen, took) = play(stage, scenario, &plan)?;
     ensure!(
         seen.xroce.retransmitted == 0,
         "xroce sent {} packets again although nothing was lost",
         seen.xroce.retransmitted
     );
     Ok(seen.outcome(rate(plan.bytes(), took)))
+}
+
+/// Runs a plan without faults: what was on the cable, and how long it took.
+pub(super) fn play(
+    stage: &mut Stage,
+    scenario: &Scenario,
+    plan: &Plan,
+) -> Result<(Seen, Duration)> {
+    stage.start(&[]);
+    let took = in_order(stage, scenario.direction, |a, b| traffic::run(a, b, plan));
+    let record = stage.finish()?;
+    let took = took?;
+    let seen = Seen::of(record, scenario.mtu);
+    seen.no_overflow()?;
+    Ok((seen, took))
 }
 
 pub(super) fn scenarios() -> Vec<Scenario> {

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{Direction, Outcome, Scenario, Seen, Stage, mtu};
 use crate::clock;
+use crate::ends::{gid_index, wait_for_port};
 use crate::fabric::{DEV, Route};
 
 /// TCP port of all of them, and as /proc/net/tcp writes it.
@@ -107,7 +108,7 @@ fn guest_is_client(stage: &mut Stage, scenario: &Scenario, call: Call) -> Result
     args.push("--once".to_owned());
     let server = Ours::start(stage, "server", None, scenario.route, &args)?;
     server.wait_until_it_listens(stage)?;
-    let gid = gid_index(stage, scenario.route)?;
+    let gid = gid_index(stage.vm.agent(), scenario.route)?;
     let command = call.guest(gid, scenario.mtu.bytes(), &Route::V4.ip(1).to_string());
     let output = stage.vm.agent().exec(&command, PATIENCE)?;
     let ours = server.finish();
@@ -115,19 +116,10 @@ fn guest_is_client(stage: &mut Stage, scenario: &Scenario, call: Call) -> Result
 }
 
 fn guest_is_server(stage: &mut Stage, scenario: &Scenario, call: Call) -> Result<String> {
-    let gid = gid_index(stage, scenario.route)?;
+    let gid = gid_index(stage.vm.agent(), scenario.route)?;
     let command = call.guest(gid, scenario.mtu.bytes(), "");
     stage.vm.agent().spawn("tool", &command)?;
-    let listens = format!(
-        "for i in $(seq 200); do grep -qE '{} [0-9A-F]+:0000 0A ' /proc/net/tcp /proc/net/tcp6 \
-         && exit 0; sleep 0.05; done; exit 1",
-        PORT.1
-    );
-    stage
-        .vm
-        .agent()
-        .exec(&listens, PATIENCE)?
-        .ok()
+    wait_for_port(stage.vm.agent(), PORT.0)
         .with_context(|| format!("{command} does not listen"))?;
     let peer = Route::V4.ip(2).to_string();
     let args = call.ours(scenario.mtu.bytes());
@@ -153,18 +145,6 @@ fn both(command: &str, guest: xroce_vm::Output, ours: Result<String>) -> Result<
         }
         (Err(guest), Err(ours)) => bail!("{command}: {guest:#}; xroce: {ours:#}"),
     }
-}
-
-fn gid_index(stage: &mut Stage, route: Route) -> Result<u32> {
-    let wanted = match route.ip(2) {
-        std::net::IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        std::net::IpAddr::V6(v6) => v6,
-    };
-    let gids = stage.vm.agent().gids()?;
-    gids.iter()
-        .find(|gid| gid.v2 && gid.addr == wanted)
-        .map(|gid| gid.index)
-        .with_context(|| format!("rxe has no GID {wanted}"))
 }
 
 /// A process `xroce perf` in the namespace.

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use xroce_wire::newtypes::Gid;
 
-use super::traffic::{self, Batch, PSNS, Plan};
+use super::clean;
+use super::traffic::{Batch, PSNS, Plan};
 use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, mtu, rate};
 use crate::ends::{
     Connect, Destination, End, MULTICAST_QPN, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send,
@@ -49,12 +50,7 @@ fn uc(stage: &mut Stage, scenario: &Scenario) -> Result<Outcome> {
         service: Service::Uc,
         window: u32::MAX,
     };
-    stage.start(&[]);
-    let took = in_order(stage, scenario.direction, |a, b| traffic::run(a, b, &plan));
-    let record = stage.finish()?;
-    let took = took?;
-    let seen = Seen::of(record, scenario.mtu);
-    seen.no_overflow()?;
+    let (seen, took) = clean::play(stage, scenario, &plan)?;
     Ok(seen.outcome(rate(plan.bytes(), took)))
 }
 
