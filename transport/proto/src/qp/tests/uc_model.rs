@@ -66,7 +66,7 @@ fn stream() -> impl Strategy<Value = Vec<Piece>> {
                 4 if i > 0 => all.swap(i, i - 1),
                 5 => {
                     let len = all[i].payload.len();
-                    all[i].payload.truncate(len - 1);
+                    all[i].payload.truncate(len.saturating_sub(1));
                 }
                 6 => all[i].opcode = Opcode::UcWriteMiddle,
                 _ => all[i].psn ^= 1,
