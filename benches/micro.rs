@@ -254,6 +254,7 @@ impl Side {
         let from = Arrival {
             src: path().dst,
             dst: path().src,
+            vid: 0,
             ce: false,
         };
         let pkt = Packet::parse(&self.packet[..len]).expect("a packet");

@@ -210,6 +210,7 @@ impl Actor {
         let from = Arrival {
             src: gid(self.peer),
             dst: gid(self.ip),
+            vid: 0,
             ce: false,
         };
         let mut cx = Cx {

@@ -6,7 +6,7 @@ use xroce_proto::qp::{AddressHandle, Cx, Destination, ModifyError, QpType};
 use xroce_proto::time::Instant;
 use xroce_proto::wr::SendWr;
 use xroce_wire::frame::{Ecn, Frame};
-use xroce_wire::newtypes::{Gid, QKey, Qpn};
+use xroce_wire::newtypes::{Gid, QKey, Qpn, VlanTci};
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
@@ -173,6 +173,11 @@ impl Core {
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             return;
         };
+        let vid = frame.vlan().map_or(0, VlanTci::vid);
+        if !self.paths.admit(frame.dst(), vid) {
+            self.stats.wrong_vlan += 1;
+            return;
+        }
         let found;
         let to: &[u32] = if pkt.dest_qp() == Qpn::MULTICAST {
             self.groups.members(frame.dst())

@@ -23,6 +23,7 @@ use crate::handles::Handles;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
 use crate::objects::ObjectError;
+use crate::paths::Paths;
 use crate::qp_table::QpTable;
 use crate::stats::EngineStats;
 use crate::timers::Wheel;
@@ -178,6 +179,7 @@ pub(crate) struct Core {
     pub(crate) pkey: PKey,
     pub(crate) ahs: Handles<AddressHandle>,
     pub(crate) groups: McastTable,
+    pub(crate) paths: Paths,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
     pub(crate) active: VecDeque<u32>,
@@ -204,6 +206,7 @@ impl<D: Datapath> Engine<D> {
             pkey: PKey::DEFAULT,
             ahs: Handles::default(),
             groups: McastTable::default(),
+            paths: Paths::default(),
             wheel: Wheel::new(),
             active: VecDeque::new(),
             stats: EngineStats::default(),

@@ -17,6 +17,8 @@ pub enum Source {
     Cq(Cq),
     /// A shared receive queue.
     Srq(Srq),
+    /// The port of the engine.
+    Port,
 }
 
 /// An asynchronous event (`ibv_async_event`).
@@ -43,6 +45,15 @@ impl AsyncEvent {
     pub const fn cq(cq: Cq, event: Event) -> Self {
         Self {
             source: Source::Cq(cq),
+            event,
+        }
+    }
+
+    /// Of the port.
+    #[must_use]
+    pub const fn port(event: Event) -> Self {
+        Self {
+            source: Source::Port,
             event,
         }
     }
@@ -118,9 +129,12 @@ mod tests {
             (Event::QpAccessErr, 3),
             (Event::CommEst, 4),
             (Event::SqDrained, 5),
+            (Event::PortActive, 9),
+            (Event::PortErr, 10),
             (Event::SrqErr, 14),
             (Event::SrqLimitReached, 15),
             (Event::QpLastWqeReached, 16),
+            (Event::GidChange, 18),
         ];
         for (event, number) in numbers {
             assert_eq!(event as u8, number);

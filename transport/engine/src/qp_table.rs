@@ -7,6 +7,8 @@ use xroce_proto::qp::{CreateError, Qp, QpInit};
 use xroce_wire::newtypes::Qpn;
 use xroce_wire::template::Lower;
 
+use crate::paths::IcmpSeen;
+
 const INDEX_BITS: u32 = 18;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const GENERATIONS: u32 = 1 << (24 - INDEX_BITS);
@@ -21,6 +23,10 @@ pub(crate) struct Entry {
     pub(crate) active: bool,
     /// Packets for this QP whose ICRC was wrong.
     pub(crate) icrc_errors: u64,
+    /// What routers and hosts said about its packets.
+    pub(crate) icmp: IcmpSeen,
+    /// The address its packets come from is not there any more.
+    pub(crate) address_gone: bool,
 }
 
 #[derive(Debug)]
@@ -60,6 +66,8 @@ impl QpTable {
             qp,
             active: false,
             icrc_errors: 0,
+            icmp: IcmpSeen::default(),
+            address_gone: false,
         }));
         Ok(Some(qpn))
     }

@@ -4,6 +4,7 @@ use xroce_net::datapath::Rx;
 use xroce_proto::qp::{Arrival, Cx};
 use xroce_proto::time::Instant;
 use xroce_wire::frame::{Ecn, Frame};
+use xroce_wire::newtypes::VlanTci;
 use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 
@@ -47,6 +48,7 @@ impl Core {
         let from = Arrival {
             src: frame.src(),
             dst: frame.dst(),
+            vid: frame.vlan().map_or(0, VlanTci::vid),
             ce: frame.ecn() == Ecn::Ce,
         };
         let mut cx = Cx {

@@ -18,6 +18,14 @@ pub struct EngineStats {
     pub unknown_qp: u64,
     /// Completions that found their CQ full.
     pub cq_overflows: u64,
+    /// Datagrams to one of the port's addresses in a VLAN it is not in.
+    pub wrong_vlan: u64,
+    /// ICMP errors about packets of this engine.
+    pub icmp_errors: u64,
+    /// Addresses of the port that came or went.
+    pub gid_changes: u64,
+    /// Times the link went down (`link_downed`).
+    pub link_downed: u64,
     /// Asynchronous events that found their queue full.
     pub events_lost: u64,
 }

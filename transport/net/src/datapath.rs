@@ -112,6 +112,13 @@ pub trait Datapath {
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
+    /// An address of the interface came (back): takes what is sent to it, if this port was opened
+    /// for it. Ports whose kernel decides need not do anything.
+    fn claim(&mut self, _gid: Gid) {}
+
+    /// An address of the interface is gone: takes nothing for it any more.
+    fn release(&mut self, _gid: Gid) {}
+
     /// The reverse of [`Datapath::join`].
     fn leave(&mut self, _group: Gid) {}
 

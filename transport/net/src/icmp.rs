@@ -12,7 +12,10 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use xroce_wire::newtypes::Qpn;
 
+/// Bytes from the start of the UDP header to the destination queue pair in BTH.
+const DEST_QP: usize = 8 + 5;
 /// UDP port of RoCEv2.
 const ROCE_PORT: u16 = 4791;
 /// IP protocol number of UDP.
@@ -65,10 +68,23 @@ pub struct IcmpError {
     pub src: IpAddr,
     /// Its destination.
     pub dst: IpAddr,
-    /// Its UDP source port, which tells queue pairs apart.
+    /// Its UDP source port.
     pub src_port: u16,
+    /// Its destination queue pair, if the message quotes so much of it. Routers may quote no more
+    /// than the UDP header (RFC 792).
+    pub dest_qpn: Option<Qpn>,
     /// What is the matter.
     pub reason: Reason,
+}
+
+impl fmt::Display for IcmpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} about packets to {}: {}",
+            self.from, self.dst, self.reason
+        )
+    }
 }
 
 /// Receives them.
@@ -168,6 +184,12 @@ fn roce_src_port(udp: &[u8]) -> Option<u16> {
     (be16(udp, 2)? == ROCE_PORT).then(|| be16(udp, 0))?
 }
 
+/// Destination queue pair of a quoted packet.
+fn dest_qpn(udp: &[u8]) -> Option<Qpn> {
+    let &[a, b, c] = udp.get(DEST_QP..DEST_QP + 3)?.first_chunk()?;
+    Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
+}
+
 /// An IPv4 packet with an ICMP message.
 fn parse_v4(packet: &[u8]) -> Option<IcmpError> {
     let icmp = packet.get(ihl(packet)?..)?;
@@ -192,6 +214,7 @@ fn parse_v4(packet: &[u8]) -> Option<IcmpError> {
         src: v4_at(inner, 12)?.into(),
         dst: v4_at(inner, 16)?.into(),
         src_port: roce_src_port(udp)?,
+        dest_qpn: dest_qpn(udp),
         reason,
     })
 }
@@ -214,11 +237,13 @@ fn parse_v6(from: Ipv6Addr, icmp: &[u8]) -> Option<IcmpError> {
     if inner.first()? >> 4 != 6 || *inner.get(6)? != UDP {
         return None;
     }
+    let udp = inner.get(40..)?;
     Some(IcmpError {
         from: from.into(),
         src: v6_at(inner, 8)?.into(),
         dst: v6_at(inner, 24)?.into(),
-        src_port: roce_src_port(inner.get(40..)?)?,
+        src_port: roce_src_port(udp)?,
+        dest_qpn: dest_qpn(udp),
         reason,
     })
 }
@@ -253,6 +278,7 @@ mod tests {
         assert_eq!(error.src, IpAddr::from([10, 0, 0, 1]));
         assert_eq!(error.dst, IpAddr::from([10, 0, 0, 2]));
         assert_eq!(error.src_port, 0xc123);
+        assert_eq!(error.dest_qpn, None, "eight bytes of the datagram only");
         for (kind, code, reason) in [
             (3, 0, Reason::Unreachable { code: 0 }),
             (3, 1, Reason::Unreachable { code: 1 }),
@@ -262,6 +288,18 @@ mod tests {
         ] {
             assert_eq!(said(kind, code, [0; 4]).reason, reason);
         }
+    }
+
+    #[test]
+    fn the_queue_pair_is_in_a_longer_quotation() {
+        let mut packet = v4(3, 4, [0; 4], UDP, ROCE_PORT);
+        packet.extend([4, 0x40, 0xff, 0xff, 0, 0xab, 0xcd]);
+        assert_eq!(parse_v4(&packet).unwrap().dest_qpn, None);
+        packet.push(0xef);
+        assert_eq!(
+            parse_v4(&packet).unwrap().dest_qpn,
+            Some(Qpn::new(0xabcdef))
+        );
     }
 
     #[test]

@@ -261,6 +261,8 @@ fn parse_neighbour(entry: &NeighbourMessage) -> Neighbour {
 /// If the kernel does not know it, an ordinary UDP datagram to the discard port makes the kernel
 /// ask, and the table is polled until it knows or about `timeout_ms` have passed.
 ///
+/// For an address of another interface of this machine it is that interface's.
+///
 /// # Errors
 /// All of [`NeighError`].
 pub fn resolve(
@@ -276,7 +278,10 @@ pub fn resolve(
     if !all.iter().any(|i| i.addresses.iter().any(|a| a.ip == src)) {
         return Err(NeighError::NoSource(src));
     }
-    let interface = interface::pick(all, &format!("#{ifindex}"), |i| i.index == ifindex)?;
+    let interface = interface::pick(all.clone(), &format!("#{ifindex}"), |i| i.index == ifindex)?;
+    let mut others = all
+        .iter()
+        .filter(|i| i.index != ifindex && i.up && !i.loopback);
     if !interface.up {
         return Err(NeighError::Down(interface.name));
     }
@@ -292,7 +297,12 @@ pub fn resolve(
         other => other,
     })?;
     match route.kind {
-        RouteKind::Local => return Err(NeighError::Local(dst)),
+        // Another port of this machine: over the cable between them, not through `lo` (CASES.md
+        // 13). Whether there is one, the packets will show.
+        RouteKind::Local => {
+            let other = others.find(|i| i.addresses.iter().any(|a| a.ip == dst));
+            return other.map(|i| i.mac).ok_or(NeighError::Local(dst));
+        }
         RouteKind::Broadcast => return Ok(BROADCAST),
         RouteKind::Unicast | RouteKind::Multicast => {}
     }

@@ -39,6 +39,9 @@ pub struct Counters {
     pub ghost_responses: u64,
     /// Packets dropped for state, service, peer, P_Key or support.
     pub discards: u64,
+    /// Those of them that came from another address than the peer's, to another than the own, or in
+    /// another VLAN.
+    pub wrong_path: u64,
     /// Packets that arrived marked Congestion Experienced (`np_ecn_marked_roce_packets`).
     pub ce_marked: u64,
     /// Datagrams with another Q_Key (`bad_qkey`), dropped (UD4).

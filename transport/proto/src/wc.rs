@@ -139,7 +139,7 @@ pub struct Cq(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Srq(pub u32);
 
-/// Affiliated asynchronous events, with the values of `ibv_event_type`.
+/// Asynchronous events, with the values of `ibv_event_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -156,6 +156,10 @@ pub enum Event {
     CommEst = 4,
     /// `IBV_EVENT_SQ_DRAINED`: SQD has finished what was running.
     SqDrained = 5,
+    /// `IBV_EVENT_PORT_ACTIVE`: the link is up again.
+    PortActive = 9,
+    /// `IBV_EVENT_PORT_ERR`: the link is down.
+    PortErr = 10,
     /// `IBV_EVENT_SRQ_ERR`: the SRQ cannot be used any more. Nothing here can break one, so it is
     /// never reported; the number is kept for whoever maps events.
     SrqErr = 14,
@@ -164,6 +168,8 @@ pub enum Event {
     /// `IBV_EVENT_QP_LAST_WQE_REACHED`: the QP is in error and takes nothing from its SRQ any more
     /// (C5).
     QpLastWqeReached = 16,
+    /// `IBV_EVENT_GID_CHANGE`: an address of the port came or went.
+    GidChange = 18,
 }
 
 /// Where the core delivers completions and events.

@@ -338,6 +338,12 @@ impl VlanTci {
         Self(v)
     }
 
+    /// A tag of VLAN `vid` (its low 12 bits) with priority `pcp` (its low 3 bits).
+    #[must_use]
+    pub const fn tagged(vid: u16, pcp: u8) -> Self {
+        Self((pcp as u16 & 7) << 13 | (vid & 0x0fff))
+    }
+
     /// The 16 bits on the wire.
     #[must_use]
     pub const fn value(self) -> u16 {

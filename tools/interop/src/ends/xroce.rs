@@ -402,6 +402,7 @@ fn add(a: Counters, b: Counters) -> Counters {
         acks_out: a.acks_out + b.acks_out,
         ghost_responses: a.ghost_responses + b.ghost_responses,
         discards: a.discards + b.discards,
+        wrong_path: a.wrong_path + b.wrong_path,
         ce_marked: a.ce_marked + b.ce_marked,
         sends_completed: a.sends_completed + b.sends_completed,
         recvs_completed: a.recvs_completed + b.recvs_completed,

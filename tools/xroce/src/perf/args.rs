@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use xroce_engine::PollMode;
+use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
 use super::plan::{self, Limit, Op, Plan, Test};
 
@@ -113,6 +114,21 @@ pub(crate) struct PortArgs {
     /// addresses and neighbours are those of --dev
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
+    /// Service level: its low three bits are the priority in the VLAN tag (xdp)
+    #[arg(long, default_value_t = 0, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(..=15))]
+    pub sl: u8,
+    /// DSCP and ECN of packets, as the byte of the IP header: 2 is ECT(0)
+    #[arg(long, default_value_t = 0, value_name = "BYTE")]
+    pub traffic_class: u8,
+    /// IPv6 flow label; the UDP source port follows from it too (xdp) [default: by queue pair]
+    #[arg(long, default_value_t = 0, value_name = "N", hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(..=0xf_ffff))]
+    pub flow_label: u32,
+    /// TTL or hop limit of packets (xdp)
+    #[arg(long, default_value_t = HOP_LIMIT_DEFAULT, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..))]
+    pub hop_limit: u8,
     /// Core to run on
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,

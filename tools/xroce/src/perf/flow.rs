@@ -265,7 +265,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             bail!("no peer yet")
         };
         for ((&qpn, own), theirs) in self.qps.iter().zip(own).zip(&theirs) {
-            let path = self.node.path_of(qpn, remote.path);
+            let path = self.node.path_of(qpn, theirs.qpn, remote.path);
             let rtr = QpAttr {
                 max_dest_rd_atomic: Some(attributes.reads_in),
                 ..QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn)
@@ -297,6 +297,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// The port failed.
     #[inline]
     pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
+        self.node.look(now)?;
         self.poller
             .step(&mut self.node.engine, now)
             .context("the port failed")

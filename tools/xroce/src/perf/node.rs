@@ -6,45 +6,30 @@
 
 use std::net::IpAddr;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use xroce_engine::{Engine, EngineConfig};
-use xroce_net::datapath::Datapath;
-use xroce_net::neigh;
+use xroce_net::addressing::Addressing;
+use xroce_net::datapath::{Datapath, Link};
 use xroce_proto::memory::Pd;
+use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq};
-use xroce_wire::newtypes::{Gid, MacAddr, Qpn, VlanTci};
-use xroce_wire::path::AddressVector;
+use xroce_wire::newtypes::{Gid, Qpn};
+use xroce_wire::path::{AddressVector, AhAttr, Flow};
 
 /// Completions taken from the queue at once.
 pub(super) const REAP: usize = 32;
-/// A neighbour is waited for so long, in ms.
-const RESOLVE_MS: u64 = 3_000;
-/// RoCE source ports are taken from here up, so that every queue pair is a flow of its own.
-const SRC_PORT_MIN: u16 = 0xc000;
+/// How often the kernel is asked what happened to addresses and link.
+const LOOK: Duration = Duration::from_millis(100);
 
-/// How frames get their lower headers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    /// We write them.
-    #[cfg_attr(
-        not(feature = "xdp"),
-        allow(dead_code, reason = "AF_XDP is the one such port")
-    )]
-    Ethernet {
-        /// Interface.
-        ifindex: u32,
-        /// Its address.
-        mac: MacAddr,
-        /// Its IP MTU in bytes; a VLAN interface may have a smaller one than the link.
-        mtu: usize,
-        /// Tag of its frames.
-        vlan: Option<VlanTci>,
-    },
-    /// The kernel does; its UDP source port is part of the ICRC.
-    Udp {
-        /// UDP source port.
-        src_port: u16,
-    },
+/// Where the frames of a node come from and how they are to be sent.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The addresses of the port.
+    pub(crate) addressing: Addressing,
+    /// Index of the one in use, and how everything is sent from it.
+    pub(crate) attr: AhAttr,
+    /// IP MTU of the interface in bytes, if it may be smaller than that of the link: a VLAN's.
+    pub(crate) mtu: usize,
 }
 
 /// One engine with its port.
@@ -52,23 +37,50 @@ pub(crate) struct Node<D: Datapath> {
     pub(super) engine: Engine<D>,
     pub(super) pd: Pd,
     local: IpAddr,
-    way: Way,
+    place: Place,
+    /// When to look again at addresses and link.
+    next_look: Instant,
     /// The completion queue and its depth: kept from step to step, replaced by a deeper one.
     cq: Option<(Cq, u32)>,
 }
 
 impl<D: Datapath> Node<D> {
-    /// An engine on `port`, which has the address `local`.
-    pub(crate) fn new(port: D, local: IpAddr, way: Way) -> Self {
+    /// An engine on `port`.
+    ///
+    /// # Errors
+    /// There is no address at the index given.
+    pub(crate) fn new(port: D, place: Place) -> Result<Self> {
+        let index = place.attr.sgid_index;
+        let gids = place.addressing.gids();
+        let entry = gids.get(index).ok_or_else(|| anyhow!("no GID {index}"))?;
+        let local = entry.gid.ip().to_canonical();
         let mut engine = Engine::new(port, EngineConfig::default());
+        engine.set_gids(gids);
         let pd = engine.alloc_pd();
-        Self {
+        Ok(Self {
             engine,
             pd,
-            local: local.to_canonical(),
-            way,
+            local,
+            place,
+            next_look: Instant::from_nanos(0),
             cq: None,
+        })
+    }
+
+    /// Tells the engine what happened to addresses and link, now and then.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    #[inline]
+    pub(super) fn look(&mut self, now: Instant) -> Result<()> {
+        if now < self.next_look {
+            return Ok(());
         }
+        self.next_look = now + LOOK;
+        let (addressing, engine) = (&mut self.place.addressing, &mut self.engine);
+        addressing
+            .poll(&mut |event| engine.apply(&event))
+            .context("what happened to addresses and link")
     }
 
     /// RoCE address of this side.
@@ -78,16 +90,12 @@ impl<D: Datapath> Node<D> {
 
     /// Whether IPv4 headers are the kernel's, so that this side never sees those of the peer.
     pub(crate) fn is_blind(&self) -> bool {
-        matches!(self.way, Way::Udp { .. }) && self.local.is_ipv4()
+        self.engine.caps().link == Link::Udp && self.local.is_ipv4()
     }
 
     /// IP MTU of the link in bytes.
     pub(crate) fn link_mtu(&self) -> usize {
-        let link = self.engine.caps().mtu;
-        match self.way {
-            Way::Ethernet { mtu, .. } => link.min(mtu),
-            Way::Udp { .. } => link,
-        }
+        self.engine.caps().mtu.min(self.place.mtu)
     }
 
     /// Name of the port, for messages to people.
@@ -100,33 +108,18 @@ impl<D: Datapath> Node<D> {
     /// # Errors
     /// There is no way, or nobody answers there.
     pub(crate) fn path(&self, dst: Gid) -> Result<AddressVector> {
-        let (src_mac, dst_mac, vlan, src_port) = match self.way {
-            Way::Ethernet {
-                ifindex, mac, vlan, ..
-            } => {
-                let theirs = neigh::resolve(ifindex, self.local, dst.ip(), RESOLVE_MS)?;
-                (mac, theirs, vlan, SRC_PORT_MIN)
-            }
-            Way::Udp { src_port } => (MacAddr::default(), MacAddr::default(), None, src_port),
+        let attr = AhAttr {
+            dgid: dst,
+            ..self.place.attr
         };
-        Ok(AddressVector {
-            src: Gid::from(self.local),
-            dst,
-            src_mac,
-            dst_mac,
-            vlan,
-            traffic_class: 0,
-            hop_limit: 64,
-            flow_label: 0,
-            src_port,
-        })
+        Ok(self.place.addressing.resolve(&attr, Flow::Datagrams)?)
     }
 
-    /// The path as one queue pair takes it: with a source port of its own, if that is ours to say.
-    pub(super) fn path_of(&self, qpn: Qpn, mut path: AddressVector) -> AddressVector {
-        if matches!(self.way, Way::Ethernet { .. }) {
-            // 14 bits: 0xc000 ..= 0xffff.
-            path.src_port |= u16::try_from(qpn.value() & 0x3fff).unwrap_or(0);
+    /// The path as the packets from one queue pair to another take it: with a source port of
+    /// their own, if that is ours to say.
+    pub(super) fn path_of(&self, local: Qpn, peer: Qpn, mut path: AddressVector) -> AddressVector {
+        if self.engine.caps().link == Link::Ethernet {
+            path.src_port = Flow::Connected { local, peer }.src_port(path.flow_label);
         }
         path
     }

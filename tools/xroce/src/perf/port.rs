@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 
 use anyhow::{Result, anyhow, bail};
+use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 use xroce_net::neigh::{self, Interface, Scope};
 use xroce_net::udp::{UdpConfig, UdpPort};
-#[cfg(feature = "xdp")]
-use xroce_wire::newtypes::{Gid, VlanTci};
+use xroce_wire::newtypes::Gid;
+use xroce_wire::path::AhAttr;
 
 use super::args::{Backend, PortArgs};
-use super::node::{Node, Way};
+use super::node::{Node, Place};
 
 /// Receive chunks of an AF_XDP port. A queue pair has up to 256 packets in flight, and one of path
 /// MTU 4096 takes two chunks: with fewer, a receiver that loses its core for a moment loses
@@ -81,10 +82,10 @@ pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor)
                 config.scope_id = neigh::interface(dev)?.index;
             }
             let port = UdpPort::bind(local, &config)?;
-            let way = Way::Udp {
-                src_port: port.src_port(),
-            };
-            visitor.visit(Node::new(port, local, way))
+            let src_port = port.src_port();
+            let addressing = Addressing::udp(Gid::from(local), config.scope_id, src_port)?;
+            let place = place(args, addressing, 0, usize::MAX);
+            visitor.visit(Node::new(port, place)?)
         }
         Backend::Xdp => open_xdp(args, near, visitor),
     }
@@ -98,13 +99,30 @@ fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Res
     let (below, vlan) = tagging(&interface, args.vlan)?;
     let addresses = vec![Gid::from(local)];
     let port = xdp_port(&below, args.queue, args.xdp_mode, addresses)?;
-    let way = Way::Ethernet {
-        ifindex: interface.index,
-        mac: interface.mac,
-        mtu: interface.mtu as usize,
-        vlan: vlan.map(VlanTci::new),
+    let tag = vlan.filter(|_| interface.vlan.is_none());
+    let addressing = Addressing::ethernet(&below, tag)?;
+    let index = addressing.gids().find_on(Gid::from(local), interface.index);
+    let index = index.ok_or_else(|| anyhow!("{local} cannot be the source of packets of {dev}"))?;
+    let place = place(args, addressing, index, interface.mtu as usize);
+    visitor.visit(Node::new(port, place)?)
+}
+
+/// How everything is sent from the address at `index`, as the command line asks for it.
+fn place(args: &PortArgs, addressing: Addressing, index: u32, mtu: usize) -> Place {
+    let attr = AhAttr {
+        sgid_index: index,
+        sl: args.sl,
+        traffic_class: args.traffic_class,
+        flow_label: args.flow_label,
+        hop_limit: args.hop_limit,
+        // Of each path its own.
+        dgid: Gid::new([0; 16]),
     };
-    visitor.visit(Node::new(port, local, way))
+    Place {
+        addressing,
+        attr,
+        mtu,
+    }
 }
 
 /// The interface that frames of `interface` really leave by, and the VLAN id in them.

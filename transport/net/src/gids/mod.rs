@@ -49,11 +49,24 @@ pub enum Change {
     Removed(u32, GidEntry),
 }
 
+/// Which addresses a table has.
+#[derive(Clone, Debug)]
+enum Selection {
+    /// Those of an interface and of the VLAN devices on it; with a tag, those of the interface
+    /// itself are in that VLAN.
+    Interface { name: String, tag: Option<u16> },
+    /// One address, which a socket is bound to; an index of 0 stands for any interface.
+    One { ip: IpAddr, ifindex: u32 },
+    /// Whatever the owner says.
+    Given,
+}
+
 /// The table of one port.
 #[derive(Clone, Debug)]
 pub struct GidTable {
-    ifname: String,
+    selection: Selection,
     entries: Vec<Option<GidEntry>>,
+    up: bool,
 }
 
 impl GidTable {
@@ -62,25 +75,96 @@ impl GidTable {
     /// # Errors
     /// There is no such interface, or the kernel does not say.
     pub fn open(ifname: &str) -> Result<Self, NeighError> {
-        let mut table = Self {
-            ifname: ifname.to_owned(),
+        Self::open_tagged(ifname, None)
+    }
+
+    /// As [`GidTable::open`], with the addresses of the interface itself in VLAN `tag`: for ports
+    /// that write tags which the kernel knows nothing of.
+    ///
+    /// # Errors
+    /// As [`GidTable::open`].
+    pub fn open_tagged(ifname: &str, tag: Option<u16>) -> Result<Self, NeighError> {
+        let name = ifname.to_owned();
+        Self::select(Selection::Interface { name, tag })
+    }
+
+    /// The one address a UDP port is bound to, on any interface if `ifindex` is 0.
+    ///
+    /// # Errors
+    /// No interface has it, or the kernel does not say.
+    pub fn open_one(ip: IpAddr, ifindex: u32) -> Result<Self, NeighError> {
+        let ip = ip.to_canonical();
+        let table = Self::select(Selection::One { ip, ifindex })?;
+        match table.get(0) {
+            Some(_) => Ok(table),
+            None => Err(NeighError::NoSource(ip)),
+        }
+    }
+
+    /// A table with these entries, for ports the kernel has no addresses for. Only
+    /// [`GidTable::replace`] changes it.
+    #[must_use]
+    pub fn given(entries: Vec<GidEntry>) -> Self {
+        let mut table = Self::empty(Selection::Given);
+        table.update(entries);
+        table
+    }
+
+    fn empty(selection: Selection) -> Self {
+        Self {
+            selection,
             entries: Vec::new(),
-        };
+            up: true,
+        }
+    }
+
+    fn select(selection: Selection) -> Result<Self, NeighError> {
+        let mut table = Self::empty(selection);
         table.refresh()?;
         Ok(table)
     }
 
-    /// Takes over what has changed, removals first.
+    /// Takes over what has changed, removals first. Of [`GidTable::given`]: nothing.
     ///
     /// # Errors
     /// As [`GidTable::open`]; the table is then as before.
     pub fn refresh(&mut self) -> Result<Vec<Change>, NeighError> {
-        let all = neigh::interfaces()?;
-        if !all.iter().any(|i| i.name == self.ifname) {
-            // For its error, which names what there is.
-            neigh::interface(&self.ifname)?;
+        match &self.selection {
+            Selection::Given => Ok(Vec::new()),
+            Selection::Interface { name, tag } => {
+                let all = neigh::interfaces()?;
+                let Some(port) = all.iter().find(|i| i.name == *name) else {
+                    let have = all.into_iter().map(|i| i.name).collect();
+                    let name = name.clone();
+                    return Err(NeighError::NoInterface { name, have });
+                };
+                self.up = port.running;
+                let found = candidates(&all, port, *tag);
+                Ok(self.update(found))
+            }
+            Selection::One { ip, ifindex } => {
+                let all = neigh::interfaces()?;
+                let one = one(&all, *ip, *ifindex);
+                self.up = one.as_ref().is_some_and(|(_, up)| *up);
+                Ok(self.update(one.into_iter().map(|(entry, _)| entry).collect()))
+            }
         }
-        Ok(self.update(candidates(&all, &self.ifname)))
+    }
+
+    /// Replaces all entries and tells what changed.
+    pub fn replace(&mut self, entries: Vec<GidEntry>) -> Vec<Change> {
+        self.update(entries)
+    }
+
+    /// Notes that the interface is gone.
+    pub(crate) fn lose_link(&mut self) {
+        self.up = false;
+    }
+
+    /// Whether the link was up, with carrier, at the last refresh.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        self.up
     }
 
     /// The entry at an index.
@@ -101,6 +185,14 @@ impl GidTable {
     pub fn find(&self, gid: Gid) -> Option<u32> {
         self.iter()
             .find(|(_, e)| e.gid == gid)
+            .map(|(index, _)| index)
+    }
+
+    /// Where an address of a certain interface is.
+    #[must_use]
+    pub fn find_on(&self, gid: Gid, ifindex: u32) -> Option<u32> {
+        self.iter()
+            .find(|(_, e)| e.gid == gid && e.ifindex == ifindex)
             .map(|(index, _)| index)
     }
 
@@ -134,10 +226,7 @@ impl GidTable {
 }
 
 /// Usable addresses in the order of a new table.
-fn candidates(all: &[Interface], ifname: &str) -> Vec<GidEntry> {
-    let Some(port) = all.iter().find(|i| i.name == ifname) else {
-        return Vec::new();
-    };
+fn candidates(all: &[Interface], port: &Interface, tag: Option<u16>) -> Vec<GidEntry> {
     let mut devices: Vec<(&Interface, Option<u16>)> = all
         .iter()
         .filter_map(|i| {
@@ -146,7 +235,7 @@ fn candidates(all: &[Interface], ifname: &str) -> Vec<GidEntry> {
         })
         .collect();
     devices.sort_by_key(|(_, vid)| *vid);
-    devices.insert(0, (port, port.vlan.map(|v| v.vid)));
+    devices.insert(0, (port, tag.or_else(|| port.vlan.map(|v| v.vid))));
     let mut found = Vec::new();
     for class in [Class::V4, Class::V6, Class::LinkLocal] {
         for (device, vlan) in &devices {
@@ -165,6 +254,23 @@ fn candidates(all: &[Interface], ifname: &str) -> Vec<GidEntry> {
         }
     }
     found
+}
+
+/// The entry for one address, and whether its interface is up.
+fn one(all: &[Interface], ip: IpAddr, ifindex: u32) -> Option<(GidEntry, bool)> {
+    let device = all.iter().find(|i| {
+        (ifindex == 0 || i.index == ifindex) && i.addresses.iter().any(|a| a.ip == ip && a.usable)
+    })?;
+    let entry = GidEntry {
+        gid: Gid::from(ip),
+        ifindex: device.index,
+        ifname: device.name.clone(),
+        mac: device.mac,
+        // The kernel writes the tag.
+        vlan: None,
+        link_local: Class::of(ip) == Class::LinkLocal,
+    };
+    Some((entry, device.running))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -226,12 +332,12 @@ mod tests {
     }
 
     fn table(all: &[Interface]) -> GidTable {
-        let mut table = GidTable {
-            ifname: "eth0".to_owned(),
-            entries: Vec::new(),
-        };
-        table.update(candidates(all, "eth0"));
-        table
+        GidTable::given(found(all))
+    }
+
+    fn found(all: &[Interface]) -> Vec<GidEntry> {
+        let port = all.iter().find(|i| i.name == "eth0").unwrap();
+        candidates(all, port, None)
     }
 
     #[test]
@@ -267,23 +373,53 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_of_the_port_is_for_its_own_addresses() {
+        let all = [
+            interface(2, "eth0", None, &["10.77.0.1"]),
+            interface(5, "eth0.3", Some((2, 3)), &["10.79.0.1"]),
+        ];
+        let table = GidTable::given(candidates(&all, &all[0], Some(100)));
+        assert_eq!(
+            shown(&table),
+            ["0 10.77.0.1 eth0 Some(100)", "1 10.79.0.1 eth0.3 Some(3)"]
+        );
+    }
+
+    #[test]
+    fn of_two_interfaces_with_one_link_local_address_the_index_tells() {
+        let all = [
+            interface(2, "eth0", None, &["fe80::1"]),
+            interface(3, "eth1", None, &["fe80::1"]),
+        ];
+        let ip: IpAddr = "fe80::1".parse().unwrap();
+        for (asked, found) in [(0, 2), (2, 2), (3, 3)] {
+            assert_eq!(one(&all, ip, asked).unwrap().0.ifindex, found);
+        }
+        assert!(one(&all, ip, 4).is_none());
+        let entry = |ifindex| one(&all, ip, ifindex).unwrap().0;
+        let table = GidTable::given(vec![entry(2), entry(3)]);
+        assert_eq!(table.find(ip.into()), Some(0));
+        assert_eq!(table.find_on(ip.into(), 3), Some(1));
+    }
+
+    #[test]
     fn an_address_keeps_its_index_and_a_hole_is_filled() {
         let with = |ips: &[&str]| [interface(2, "eth0", None, ips)];
         let mut table = table(&with(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]));
-        let changes = table.update(candidates(&with(&["10.0.0.1", "10.0.0.3"]), "eth0"));
+        let changes = table.update(found(&with(&["10.0.0.1", "10.0.0.3"])));
         assert!(
             matches!(&changes[..], [Change::Removed(1, e)] if e.gid == Gid::from_v4([10, 0, 0, 2]))
         );
         assert_eq!(table.find(Gid::from_v4([10, 0, 0, 3])), Some(2));
         assert_eq!(table.get(1), None);
-        let changes = table.update(candidates(&with(&["10.0.0.9", "10.0.0.3"]), "eth0"));
+        let changes = table.update(found(&with(&["10.0.0.9", "10.0.0.3"])));
         assert!(matches!(
             &changes[..],
             [Change::Removed(0, _), Change::Added(0, _)]
         ));
         assert!(
             table
-                .update(candidates(&with(&["10.0.0.3", "10.0.0.9"]), "eth0"))
+                .update(found(&with(&["10.0.0.3", "10.0.0.9"])))
                 .is_empty()
         );
     }

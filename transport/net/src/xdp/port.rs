@@ -52,6 +52,8 @@ pub struct XdpPort {
     memory: Memory,
     assembly: Assembly,
     memberships: Memberships,
+    /// The addresses the port was opened for; `None`: all the interface has.
+    wanted: Option<Vec<Gid>>,
     caps: Caps,
     /// What the rings cannot tell.
     stats: PortStats,
@@ -107,6 +109,7 @@ impl XdpPort {
             memory: parts.memory,
             assembly: Assembly::new(full),
             memberships: Memberships::new(interface.index),
+            wanted: Some(config.addresses.clone()).filter(|given| !given.is_empty()),
             caps: Caps {
                 link: Link::Ethernet,
                 mtu,
@@ -390,6 +393,18 @@ impl Datapath for XdpPort {
             self.memberships.leave(group);
         }
         claimed
+    }
+
+    fn claim(&mut self, gid: Gid) {
+        if self.wanted.as_ref().is_none_or(|only| only.contains(&gid))
+            && let Err(error) = self.claim.add_address(gid)
+        {
+            tracing::warn!(%gid, %error, "frames to this address do not come here");
+        }
+    }
+
+    fn release(&mut self, gid: Gid) {
+        self.claim.remove_address(gid);
     }
 
     fn leave(&mut self, group: Gid) {

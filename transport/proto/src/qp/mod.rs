@@ -77,6 +77,8 @@ pub struct Arrival {
     pub src: Gid,
     /// Destination address.
     pub dst: Gid,
+    /// VLAN id, 0 without tag.
+    pub vid: u16,
     /// Marked Congestion Experienced on the way.
     pub ce: bool,
 }
@@ -103,6 +105,8 @@ struct Cold {
     given: QpAttr,
     pkey: PKey,
     av: AddressVector,
+    /// VLAN of the path, 0 without: frames from others are not this QP's.
+    vid: u16,
     dest_qpn: Qpn,
     timeout: Option<Duration>,
     /// Timeouts since the peer was last heard of; what is waited next follows from it.
@@ -182,6 +186,7 @@ impl Qp {
                 given: QpAttr::default(),
                 pkey: PKey::DEFAULT,
                 av: NO_PATH,
+                vid: 0,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
                 timeouts_in_row: 0,
@@ -220,24 +225,6 @@ impl Qp {
     #[must_use]
     pub fn path_mtu(&self) -> PathMtu {
         self.tx.mtu
-    }
-
-    /// What happened so far.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Why the QP went to ERR by itself, if it did.
-    #[must_use]
-    pub fn failure(&self) -> Option<&FailureReport> {
-        self.cold.failure.as_ref()
-    }
-
-    /// Sends posted and not completed.
-    #[must_use]
-    pub fn sends_posted(&self) -> u32 {
-        self.sq.len()
     }
 
     /// Posts a send.
@@ -294,6 +281,7 @@ impl Qp {
             let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
             self.template = Some(HeaderTemplate::new(self.cold.lower, &av, dest, pkey)?);
             self.cold.av = av;
+            self.cold.vid = av.vid();
             self.cold.dest_qpn = dest;
         }
         self.cold.pkey = pkey;
@@ -388,8 +376,8 @@ impl Qp {
         pkt: &Packet<'_>,
     ) {
         let info = pkt.info();
-        if self.admit(from, pkt).is_err() {
-            self.counters.discards += 1;
+        if let Err(why) = self.admit(from, pkt) {
+            self.discard(why);
             return;
         }
         self.counters.rx_packets += 1;
@@ -402,6 +390,12 @@ impl Qp {
         } else {
             self.handle_response(cx, pkt);
         }
+    }
+
+    #[cold]
+    fn discard(&mut self, why: Why) {
+        self.counters.discards += 1;
+        self.counters.wrong_path += u64::from(why == Why::Peer);
     }
 
     /// The checks of `WIRE.md` §10 that need the QP.
@@ -419,7 +413,8 @@ impl Qp {
         if !works {
             return Err(Why::State);
         }
-        if from.src != self.cold.av.dst || from.dst != self.cold.av.src {
+        let av = &self.cold.av;
+        if from.src != av.dst || from.dst != av.src || from.vid != self.cold.vid {
             return Err(Why::Peer);
         }
         if !self.cold.pkey.matches(pkt.pkey()) {

@@ -1,9 +1,12 @@
 //! What a queue pair says about itself (`ibv_query_qp`), and its partition.
 
-use xroce_wire::newtypes::{PKey, Psn};
+use xroce_wire::newtypes::{PKey, Psn, Qpn};
+use xroce_wire::path::AddressVector;
 use xroce_wire::template::{HeaderTemplate, TemplateError};
 
+use super::report::FailureReport;
 use super::{Qp, QpAttr, QpInit, QpState};
+use crate::counters::Counters;
 
 /// All of a queue pair that can be asked for.
 #[derive(Clone, Debug)]
@@ -18,6 +21,36 @@ pub struct QpInfo {
 }
 
 impl Qp {
+    /// The path of a connected QP, from RTR on.
+    #[must_use]
+    pub fn path(&self) -> Option<&AddressVector> {
+        self.template.as_ref().map(|_| &self.cold.av)
+    }
+
+    /// Number of the peer, 0 before RTR.
+    #[must_use]
+    pub fn dest_qpn(&self) -> Qpn {
+        self.cold.dest_qpn
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Why the QP went to ERR by itself, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<&FailureReport> {
+        self.cold.failure.as_ref()
+    }
+
+    /// Sends posted and not completed.
+    #[must_use]
+    pub fn sends_posted(&self) -> u32 {
+        self.sq.len()
+    }
+
     /// State, attributes and capacities as they are now.
     #[must_use]
     pub fn query(&self) -> QpInfo {

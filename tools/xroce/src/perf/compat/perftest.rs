@@ -21,9 +21,6 @@ use super::order::Order;
 use super::report::{Latency, Report, Row};
 use super::session::{Session, peer_gid};
 
-/// Hop limit, as perftest has it.
-const HOP_LIMIT: u8 = 255;
-
 /// What both sides have agreed on before there are queue pairs.
 struct Agreed {
     version: Version,
@@ -250,8 +247,7 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
         };
         let node = self.session.flow.node();
         let gid = peer_gid(first.gid, node, "-x")?;
-        let mut path = node.path(gid)?;
-        path.hop_limit = HOP_LIMIT;
+        let path = node.path(gid)?;
         let mut areas = Vec::with_capacity(self.theirs.len());
         let mut reads_out = RD_ATOMIC_MAX;
         for key in &self.theirs {

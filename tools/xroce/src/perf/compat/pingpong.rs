@@ -20,8 +20,6 @@ use super::message::{ADDRESS_LEN, Address, DONE};
 use super::report::{Latency, Report, Row};
 use super::session::{Session, peer_gid};
 
-/// Hop limit, as the program has it.
-const HOP_LIMIT: u8 = 1;
 /// Names of the messages.
 const ADDRESS: &str = "address";
 const LAST: &str = "done";
@@ -109,8 +107,7 @@ fn connect<D: Datapath>(
     let Address { qpn, psn, gid } = Address::parse(theirs)?;
     let flow = &mut session.flow;
     let gid = peer_gid(gid, flow.node(), "-g")?;
-    let mut path = flow.node().path(gid)?;
-    path.hop_limit = HOP_LIMIT;
+    let path = flow.node().path(gid)?;
     flow.set_peer(vec![RemoteAreas::default()], path_mtu, path);
     let attributes = Attributes {
         reads_in: 1,

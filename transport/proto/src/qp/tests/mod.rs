@@ -479,6 +479,7 @@ impl Bench {
         let from = Arrival {
             src: path().dst,
             dst: path().src,
+            vid: 0,
             ce: false,
         };
         self.cx(|qp, cx| qp.handle_packet(cx, &from, &pkt));
