@@ -53,9 +53,9 @@ fn sizes_are_as_pinned() {
         .map(|(name, size)| format!("{name:<15} {size:>4}\n"))
         .collect();
     insta::assert_snapshot!(lines, @r"
-    Qp               640
+    Qp               704
     HeaderTemplate   108
-    Counters         192
+    Counters         200
     AddressVector     56
     Frame             72
     Packet            48
@@ -64,7 +64,7 @@ fn sizes_are_as_pinned() {
     Rx                56
     UdpMeta           38
     TxMeta            17
-    Arrival           33
+    Arrival           36
     Transmit          32
     Grant             24
     Sge               16
@@ -73,6 +73,6 @@ fn sizes_are_as_pinned() {
     Completion        32
     Mr                24
     Work              24
-    EngineStats       64
+    EngineStats       96
     ");
 }

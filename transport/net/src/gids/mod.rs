@@ -15,7 +15,7 @@ use std::net::IpAddr;
 
 use xroce_wire::newtypes::{Gid, MacAddr};
 
-use crate::neigh::{self, Interface, NeighError, Scope};
+use crate::neigh::{self, Address, Interface, NeighError, Scope};
 
 pub use watch::Watch;
 
@@ -259,7 +259,8 @@ fn candidates(all: &[Interface], port: &Interface, tag: Option<u16>) -> Vec<GidE
 /// The entry for one address, and whether its interface is up.
 fn one(all: &[Interface], ip: IpAddr, ifindex: u32) -> Option<(GidEntry, bool)> {
     let device = all.iter().find(|i| {
-        (ifindex == 0 || i.index == ifindex) && i.addresses.iter().any(|a| a.ip == ip && a.usable)
+        let has = |a: &Address| a.usable && (a.ip == ip || i.loopback && covers(a, ip));
+        (ifindex == 0 || i.index == ifindex) && i.addresses.iter().any(has)
     })?;
     let entry = GidEntry {
         gid: Gid::from(ip),
@@ -271,6 +272,19 @@ fn one(all: &[Interface], ip: IpAddr, ifindex: u32) -> Option<(GidEntry, bool)> 
         link_local: Class::of(ip) == Class::LinkLocal,
     };
     Some((entry, device.running))
+}
+
+/// Whether an IPv4 address is in the subnet of another: all of 127/8 is this machine's, although
+/// `lo` lists one address of it.
+fn covers(address: &Address, ip: IpAddr) -> bool {
+    let (IpAddr::V4(of), IpAddr::V4(ip)) = (address.ip, ip) else {
+        return false;
+    };
+    let host_bits = 32 - u32::from(address.prefix.min(32));
+    (of.to_bits() ^ ip.to_bits())
+        .checked_shr(host_bits)
+        .unwrap_or(0)
+        == 0
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -294,7 +308,7 @@ impl Class {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
     use super::*;
-    use crate::neigh::{Address, Vlan};
+    use crate::neigh::Vlan;
 
     fn address(ip: &str) -> Address {
         let ip: IpAddr = ip.parse().unwrap();
@@ -400,6 +414,21 @@ mod tests {
         let table = GidTable::given(vec![entry(2), entry(3)]);
         assert_eq!(table.find(ip.into()), Some(0));
         assert_eq!(table.find_on(ip.into(), 3), Some(1));
+    }
+
+    #[test]
+    fn all_of_127_is_the_loopback_interface() {
+        let mut lo = interface(1, "lo", None, &["127.0.0.1"]);
+        lo.addresses[0].prefix = 8;
+        let found = |lo: &Interface, ip: &str| {
+            one(std::slice::from_ref(lo), ip.parse().unwrap(), 0).is_some()
+        };
+        assert!(!found(&lo, "127.0.5.2"), "not of an ordinary interface");
+        lo.loopback = true;
+        assert!(found(&lo, "127.0.5.2") && found(&lo, "127.0.0.1"));
+        assert!(!found(&lo, "128.0.0.1") && !found(&lo, "::1"));
+        lo.addresses[0].prefix = 0;
+        assert!(found(&lo, "128.0.0.1"));
     }
 
     #[test]
