@@ -48,6 +48,10 @@ doc: setup-test
 # test in a process of its own and keeps those that load the machine apart (.config/nextest.toml);
 # without it `cargo test` does.
 TESTS = $(WORKSPACE) $(FLAGS) --lib --bins --tests
+# The property tests take the same cases in every run: a change is judged by what it changes.
+# `make sim` draws others.
+PROPTEST_RNG_SEED ?= 20261129
+unit: export PROPTEST_RNG_SEED := $(PROPTEST_RNG_SEED)
 unit: setup-test ## all tests
 	$(CARGO) test --locked $(TESTS) --no-run
 	@scripts/decode-smoke.sh
@@ -66,7 +70,8 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 	$(CARGO) bench --locked $(FLAGS) --bench micro
 	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
-sim: ## random work over a random network, SEEDS seeds (1000)
+sim: ## random work over a random network, SEEDS seeds (1000); property tests with other cases
+	PROPTEST_CASES=20000 $(CARGO) test --locked --release $(FLAGS) -p xroce-proto -p xroce-wire
 	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test chaos -- --nocapture
 
 fuzz: ## hostile frames into live engines, FRAMES of them (10 million)
