@@ -2,6 +2,7 @@
 
 use xroce_engine::AsyncEvent;
 use xroce_net::sim::{Impairment, Rng};
+use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::wc::{Completion, Event, WcStatus};
 use xroce_proto::wr::{SendOp, Sge};
@@ -215,4 +216,28 @@ fn case_29_retries_used_up_flush_both_queues() {
     );
     assert_eq!(host.engine.poll_event(), None);
     assert_eq!(world.hosts[1].engine.qp_state(b), Some(QpState::Rts));
+}
+
+#[test]
+fn case_75_an_error_is_a_completion_and_an_empty_queue_is_none() {
+    let (mut world, [a, _]) = pair();
+    let cq = world.hosts[0].engine.create_cq(4).unwrap();
+    let own = world.create_qp(0, |init| init.send_cq = cq);
+    let mut wcs = [Completion::EMPTY; 4];
+    let engine = &mut world.hosts[0].engine;
+    assert_eq!(engine.poll_cq(cq, &mut wcs), 0);
+    engine
+        .modify_qp(own, &QpAttr::init(Access::empty()))
+        .unwrap();
+    to_state(&mut world, 0, own, QpState::Err);
+    let sge = world.hosts[0].sge(0, 8);
+    world.hosts[0].post_send(own, 1, SendOp::Send, &[sge]);
+    world.idle(1000);
+    let engine = &mut world.hosts[0].engine;
+    assert_eq!(engine.poll_cq(cq, &mut wcs), 1);
+    assert_eq!(ids(&wcs[..1]), [(1, WcStatus::WrFlushErr)]);
+    // Nothing more, and nobody else's queue has it.
+    assert_eq!(engine.poll_cq(cq, &mut wcs), 0);
+    assert_eq!(world.hosts[0].completions(), []);
+    assert_eq!(world.hosts[0].engine.qp_state(a), Some(QpState::Rts));
 }

@@ -297,15 +297,21 @@ fn case_16_rewritten_addresses_break_the_icrc() {
     assert!(!Frame::parse_ethernet(&bytes).unwrap().icrc_ok());
 }
 
-/// Lengths come from the headers: Ethernet pads short frames.
+/// Lengths and kinds come from the headers: Ethernet pads short frames, and a peer may pad any.
 #[test]
-fn ethernet_padding_is_ignored() {
-    let mut bytes = send(V4, 0);
-    assert_eq!(bytes.len(), 58);
-    bytes.extend([0xee; 2]);
-    let f = Frame::parse_ethernet(&bytes).unwrap();
-    assert!(f.icrc_ok());
-    assert_eq!(Packet::parse(f.transport()).unwrap().payload(), []);
+fn case_91_a_frame_is_not_judged_by_its_length() {
+    for len in [0, 1, 64] {
+        let bytes = send(V4, len);
+        for padding in [0, 2, 4, 6, 12, 16, 1000] {
+            let mut padded = bytes.clone();
+            padded.resize(bytes.len() + padding, 0xee);
+            let f = Frame::parse_ethernet(&padded).unwrap();
+            assert!(f.icrc_ok());
+            let pkt = Packet::parse(f.transport()).unwrap();
+            assert_eq!(pkt.info().opcode, Opcode::RcSendOnly);
+            assert_eq!(pkt.payload().len(), len);
+        }
+    }
 }
 
 #[test]

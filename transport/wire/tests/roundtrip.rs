@@ -159,7 +159,7 @@ fn check_oracle(bytes: &[u8], av: &AddressVector, o: &TemplateOptions) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2000)))]
 
     #[test]
     fn emitted_frames_parse_back(

@@ -390,9 +390,8 @@ fn behind_a_socket() {
     assert!(ok >= 10);
 }
 
-/// CASES 2: the byte order on the wire does not depend on the host.
 #[test]
-fn golden_byte_order() {
+fn case_2_the_byte_order_on_the_wire_does_not_depend_on_the_host() {
     let input = unhex(
         "ffffffffffffffff45ff003412344000ff11ffffc0000201c0000202c12312b70020ffff04b0ffffff000011\
          80ffffff68656c6c6f000000",

@@ -635,7 +635,7 @@ fn a_closed_pipe_is_no_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(1000)))]
 
     #[test]
     fn no_bytes_make_it_panic(

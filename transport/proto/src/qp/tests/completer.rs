@@ -186,6 +186,19 @@ fn fatal_naks_and_their_status() {
 }
 
 #[test]
+fn case_65_a_fenced_send_carries_what_the_read_before_it_brought() {
+    let mut t = Bench::new();
+    t.mem.bytes[..8].fill(0);
+    t.send(1, read(0x9000), 8);
+    t.send_flags(2, SendOp::Send, 8, SendFlags::FENCE);
+    t.expect(&["RDMA READ Request 100 A va=9000 rkey=77 len=8"]);
+    t.rx(response(O::RcReadResponseOnly, 0x100, 0).bytes(b"read me!"));
+    let frame = t.tx_frame().unwrap();
+    assert_eq!(Packet::parse(&frame).unwrap().payload(), b"read me!");
+    assert_eq!(t.sent(), [(1, Success)]);
+}
+
+#[test]
 fn case_26_a_nak_in_the_middle_of_a_read_is_final() {
     let mut t = Bench::new();
     t.send(1, read(0x10), 8 * MTU as u32);

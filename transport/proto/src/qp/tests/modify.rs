@@ -92,7 +92,7 @@ fn spoil(attr: &mut QpAttr, bits: &[bool], n: u8, m: u16) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(512)))]
 
     /// Q2, over walks through all states: a modify is done as asked or not at all.
     #[test]

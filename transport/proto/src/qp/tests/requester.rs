@@ -79,7 +79,7 @@ fn an_ack_is_asked_for_at_the_end_of_a_burst() {
 }
 
 #[test]
-fn data_is_gathered_from_all_sges_and_from_inline_parts() {
+fn case_73_data_is_gathered_from_all_sges_and_from_all_inline_parts() {
     let mut t = Bench::new();
     let sges = [sge(100, 3), sge(0, 0), sge(200, 2), sge(300, 1)];
     t.send_sges(1, SendOp::Send, &sges, SendFlags::empty());
@@ -87,7 +87,7 @@ fn data_is_gathered_from_all_sges_and_from_inline_parts() {
     let m = &t.mem.bytes;
     let expected = [m[100], m[101], m[102], m[200], m[201], m[300]];
     assert_eq!(Packet::parse(&frame).unwrap().payload(), expected);
-    // Case 73: inline data of four parts, free to change after the post.
+    // Inline data of four parts, free to change after the post.
     let parts: [&[u8]; 4] = [b"ab", b"", b"cde", b"f"];
     let wr = SendWr {
         wr_id: 2,
@@ -267,7 +267,7 @@ fn case_56_silence_until_the_rnr_timer_expires() {
 }
 
 #[test]
-fn case_58_retries_and_the_time_to_error() {
+fn case_58_and_70_retries_the_time_to_error_and_its_status() {
     let mut t = Setup {
         rts: QpAttr {
             timeout: Some(8),

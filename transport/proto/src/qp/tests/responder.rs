@@ -79,6 +79,50 @@ fn case_18_bad_rkey_write_and_read_are_naked_at_once() {
 }
 
 #[test]
+fn case_30_a_refused_key_is_an_event_unless_a_receive_tells_of_it() {
+    let bad = |opcode| p(opcode, 0x100).reth(BASE, 0xbad, 8).len(8).a();
+    for (packet, receives, completed, events) in [
+        (bad(O::RcWriteOnly), 1, WrFlushErr, vec![Event::QpAccessErr]),
+        (bad(O::RcWriteOnlyImm), 1, WcStatus::LocAccessErr, vec![]),
+        // Without a receive it cannot tell: the answer is RNR, and the key is not looked at yet.
+        (bad(O::RcWriteOnlyImm), 0, Success, vec![]),
+    ] {
+        let mut t = Bench::new();
+        (0..receives).for_each(|i| t.recv(i, 64));
+        t.rx(packet);
+        let rnr = receives == 0;
+        assert_eq!(t.tx()[0].contains("syn=62"), !rnr);
+        assert_eq!(t.qp.state() == QpState::Err, !rnr);
+        let expected: Vec<_> = (0..receives).map(|i| (i, completed)).collect();
+        assert_eq!(t.received(), expected);
+        assert_eq!(t.events(), events);
+    }
+}
+
+#[test]
+fn case_41_acks_come_when_asked_for_and_only_then() {
+    let mut t = Bench::new();
+    for i in 0..1000 {
+        let mut packet = p(O::RcWriteOnly, 0x100 + i).reth(BASE, KEY, 8).len(8);
+        if i % 64 == 63 {
+            packet = packet.a();
+        }
+        t.rx(packet);
+        if i % 64 == 63 {
+            t.expect(&[&format!("ACK {:x} syn=1f msn={}", 0x100 + i, i + 1)]);
+        } else {
+            t.expect_silence();
+        }
+    }
+    // What was never asked for is answered with the next that is.
+    t.rx(p(O::RcWriteOnly, 0x100 + 1000)
+        .reth(BASE, KEY, 8)
+        .len(8)
+        .a());
+    t.expect(&["ACK 4e8 syn=1f msn=1001"]);
+}
+
+#[test]
 fn case_18_atomics_are_refused_as_invalid() {
     // By a QP without the right.
     let mut t = Bench::new();

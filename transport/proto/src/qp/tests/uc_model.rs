@@ -111,7 +111,7 @@ fn message(all: &[Piece], end: usize) -> Option<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2000)))]
 
     #[test]
     fn messages_arrive_whole_or_not_at_all(all in stream()) {
