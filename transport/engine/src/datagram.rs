@@ -7,12 +7,14 @@ use xroce_proto::time::Instant;
 use xroce_proto::wr::SendWr;
 use xroce_wire::frame::{Ecn, Frame};
 use xroce_wire::newtypes::{Gid, QKey, Qpn, VlanTci};
+use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
 
 use crate::engine::{Core, Engine, EngineError};
 use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
+use crate::rx::{again, arrival};
 
 /// Handle of an address, `ibv_ah`. Means nothing in another engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -159,20 +161,29 @@ impl<D: Datapath> Engine<D> {
 }
 
 impl Core {
-    /// A datagram whose ICRC is right: to its queue pair, or to all members of its group.
+    fn receive_cnp(&mut self, now: Instant, frame: &Frame<'_>, to: Qpn) {
+        if let Some((_, entry)) = self.qps.find_mut(to) {
+            self.stats.delivered += 1;
+            entry.qp.handle_cnp(now, &arrival(frame));
+        } else {
+            self.stats.unknown_qp += 1;
+        }
+    }
+
+    /// A datagram, or a congestion notification, whose ICRC is right: to its queue pair, or to all members of its group.
     ///
     /// Parsed again, which is cheap: lending frame and packet would force them out of registers
     /// in the path of all other packets.
     #[inline(never)]
     pub(crate) fn receive_datagram(&mut self, now: Instant, rx: Rx<'_>) {
-        let frame = match rx {
-            Rx::Ethernet(bytes) => Frame::parse_ethernet(bytes),
-            Rx::Udp(meta, bytes) => Ok(Frame::from_udp(&meta, bytes)),
-        };
-        let Ok(frame) = frame else { return };
+        let Some(frame) = again(rx) else { return };
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             return;
         };
+        if pkt.info().service == Service::Cnp {
+            self.receive_cnp(now, &frame, pkt.dest_qp());
+            return;
+        }
         let vid = frame.vlan().map_or(0, VlanTci::vid);
         if !self.paths.admit(frame.dst(), vid) {
             self.stats.wrong_vlan += 1;

@@ -8,8 +8,9 @@ use xroce_net::datapath::{Caps, Datapath, PortStats};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{
-    AddressHandle, CreateError, Cx, ModifyError, Qp, QpAttr, QpInit, QpState, QpType,
+    AddressHandle, CreateError, Cx, Gauges, ModifyError, Qp, QpAttr, QpInit, QpState, QpType,
 };
+use xroce_proto::rtt::Histogram;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Cq, Event, Sink};
 use xroce_proto::wr::{PostError, RecvWr, SendWr};
@@ -20,6 +21,7 @@ use crate::datagram::Ah;
 use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
 use crate::handles::Handles;
+use crate::icrc::IcrcTable;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
 use crate::objects::ObjectError;
@@ -180,6 +182,7 @@ pub(crate) struct Core {
     pub(crate) ahs: Handles<AddressHandle>,
     pub(crate) groups: McastTable,
     pub(crate) paths: Paths,
+    pub(crate) icrc: IcrcTable,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
     pub(crate) active: VecDeque<u32>,
@@ -207,6 +210,7 @@ impl<D: Datapath> Engine<D> {
             ahs: Handles::default(),
             groups: McastTable::default(),
             paths: Paths::default(),
+            icrc: IcrcTable::default(),
             wheel: Wheel::new(),
             active: VecDeque::new(),
             stats: EngineStats::default(),
@@ -393,6 +397,24 @@ impl<D: Datapath> Engine<D> {
         Some(*self.qp(qpn)?.counters())
     }
 
+    /// Round-trip times of a queue pair.
+    #[must_use]
+    pub fn qp_rtt(&self, qpn: Qpn) -> Option<&Histogram> {
+        Some(self.qp(qpn)?.rtt())
+    }
+
+    /// Window, rate and what is under way on a queue pair.
+    #[must_use]
+    pub fn qp_gauges(&self, qpn: Qpn) -> Option<Gauges> {
+        Some(self.qp(qpn)?.gauges())
+    }
+
+    /// Source addresses of packets that failed the ICRC check, and how many from each; the 16 with
+    /// the most.
+    pub fn icrc_failures(&self) -> impl Iterator<Item = (Gid, u64)> {
+        self.core.icrc.iter()
+    }
+
     /// Sends posted and not completed on a queue pair.
     #[must_use]
     pub fn sends_posted(&self, qpn: Qpn) -> Option<u32> {
@@ -403,9 +425,15 @@ impl<D: Datapath> Engine<D> {
     #[must_use]
     pub fn failure(&self, qpn: Qpn) -> Option<Failure> {
         let entry = self.core.qps.get(self.core.qps.find(qpn)?)?;
+        let report = *entry.qp.failure()?;
         Some(Failure {
-            report: *entry.qp.failure()?,
+            report,
             icrc_errors: entry.icrc_errors,
+            icrc_from_peer: self.core.icrc.from(report.peer),
+            icrc_last_from: entry.icrc_last_from,
+            icmp: entry.icmp,
+            address_gone: entry.address_gone,
+            link_down: self.core.paths.link_down,
             unknown_qp: self.core.stats.unknown_qp,
         })
     }

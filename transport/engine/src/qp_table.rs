@@ -4,7 +4,7 @@
 //! miss the one that took its place.
 
 use xroce_proto::qp::{CreateError, Qp, QpInit};
-use xroce_wire::newtypes::Qpn;
+use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::template::Lower;
 
 use crate::paths::IcmpSeen;
@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     pub(crate) active: bool,
     /// Packets for this QP whose ICRC was wrong.
     pub(crate) icrc_errors: u64,
+    /// Where the last of them came from.
+    pub(crate) icrc_last_from: Option<Gid>,
     /// What routers and hosts said about its packets.
     pub(crate) icmp: IcmpSeen,
     /// The address its packets come from is not there any more.
@@ -66,6 +68,7 @@ impl QpTable {
             qp,
             active: false,
             icrc_errors: 0,
+            icrc_last_from: None,
             icmp: IcmpSeen::default(),
             address_gone: false,
         }));

@@ -1,31 +1,74 @@
 //! Counters of an engine, for what belongs to no queue pair.
 
-/// What an engine has seen since it was made. Every frame received is either delivered to a QP or
-/// counted in exactly one of the others.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct EngineStats {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Frames handed to a QP.
-    pub delivered: u64,
-    /// Frames whose Ethernet, IP or UDP headers are not those of RoCEv2.
-    pub bad_frames: u64,
-    /// RoCE packets with an unknown opcode, a bad length or a wrong version.
-    pub bad_packets: u64,
-    /// Packets whose ICRC does not match their content.
-    pub icrc_errors: u64,
-    /// Packets for a QP that does not exist (any more).
-    pub unknown_qp: u64,
-    /// Completions that found their CQ full.
-    pub cq_overflows: u64,
-    /// Datagrams to one of the port's addresses in a VLAN it is not in.
-    pub wrong_vlan: u64,
-    /// ICMP errors about packets of this engine.
-    pub icmp_errors: u64,
-    /// Addresses of the port that came or went.
-    pub gid_changes: u64,
-    /// Times the link went down (`link_downed`).
-    pub link_downed: u64,
-    /// Asynchronous events that found their queue full.
-    pub events_lost: u64,
+use xroce_net::datapath::PortStats;
+use xroce_proto::counters;
+use xroce_proto::counters::CounterInfo;
+
+counters! {
+    /// What an engine has seen since it was made. Every frame received is either delivered to a
+    /// QP or counted in exactly one of the four that follow it, or in `wrong_vlan`.
+    pub struct EngineStats {
+        /// Frames received.
+        pub rx_frames: packets,
+        /// Frames handed to a QP.
+        pub delivered: packets,
+        /// Frames whose Ethernet, IP or UDP headers are not those of RoCEv2.
+        pub bad_frames: packets,
+        /// RoCE packets with an unknown opcode, a bad length or a wrong version.
+        pub bad_packets: packets,
+        /// Packets whose ICRC does not match their content.
+        pub icrc_errors: packets mlx5 "rx_icrc_encapsulated",
+        /// Packets for a QP that does not exist (any more).
+        pub unknown_qp: packets,
+        /// Datagrams to one of the port's addresses in a VLAN it is not in.
+        pub wrong_vlan: packets,
+        /// ICMP errors about packets of this engine.
+        pub icmp_errors: packets,
+        /// Addresses of the port that came or went.
+        pub gid_changes: events,
+        /// Times the link went down.
+        pub link_downed: events rxe "link_downed",
+        /// Completions that found their CQ full.
+        pub cq_overflows: events,
+        /// Asynchronous events that found their queue full.
+        pub events_lost: events,
+    }
+}
+
+macro_rules! port_table {
+    ($($field:ident: $unit:ident $meaning:literal,)+) => {
+        /// The counters of a port, as a table like those of QP and engine.
+        pub const PORT_TABLE: &[CounterInfo<PortStats>] = {
+            // Does not compile if one is missing.
+            let PortStats { $($field: _,)+ } = PortStats {
+                rx_frames: 0,
+                rx_bytes: 0,
+                tx_frames: 0,
+                tx_bytes: 0,
+                rx_dropped: 0,
+                tx_dropped: 0,
+                tx_full: 0,
+                syscalls: 0,
+            };
+            &[$(CounterInfo {
+                name: stringify!($field),
+                unit: stringify!($unit),
+                mlx5: None,
+                rxe: None,
+                meaning: $meaning,
+                get: |stats| stats.$field,
+            },)+]
+        };
+    };
+}
+
+port_table! {
+    rx_frames: packets "Frames handed to the engine.",
+    rx_bytes: bytes "Bytes handed to the engine.",
+    tx_frames: packets "Frames sent.",
+    tx_bytes: bytes "Bytes sent.",
+    rx_dropped: packets "Frames the kernel or the ring dropped on receipt, as far as it tells.",
+    tx_dropped: packets "Frames that could not be sent: the kernel refused them.",
+    tx_full: events "Times there was no free frame to send.",
+    syscalls: calls "System calls for receiving, sending and waiting.",
 }

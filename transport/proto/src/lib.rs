@@ -22,6 +22,7 @@ pub mod params;
 pub mod qp;
 pub mod recovery;
 pub mod reject;
+pub mod rtt;
 pub mod srq;
 pub mod time;
 pub mod wc;

@@ -382,34 +382,9 @@ fn completion(wc: &Completion) -> Wc {
     }
 }
 
-fn add(a: Counters, b: Counters) -> Counters {
-    Counters {
-        tx_packets: a.tx_packets + b.tx_packets,
-        rx_packets: a.rx_packets + b.rx_packets,
-        tx_bytes: a.tx_bytes + b.tx_bytes,
-        rx_bytes: a.rx_bytes + b.rx_bytes,
-        retransmits: a.retransmits + b.retransmits,
-        timeouts: a.timeouts + b.timeouts,
-        seq_naks_in: a.seq_naks_in + b.seq_naks_in,
-        seq_naks_out: a.seq_naks_out + b.seq_naks_out,
-        implied_naks: a.implied_naks + b.implied_naks,
-        rnr_naks_in: a.rnr_naks_in + b.rnr_naks_in,
-        rnr_naks_out: a.rnr_naks_out + b.rnr_naks_out,
-        fatal_naks_in: a.fatal_naks_in + b.fatal_naks_in,
-        fatal_naks_out: a.fatal_naks_out + b.fatal_naks_out,
-        duplicates: a.duplicates + b.duplicates,
-        out_of_sequence: a.out_of_sequence + b.out_of_sequence,
-        acks_out: a.acks_out + b.acks_out,
-        ghost_responses: a.ghost_responses + b.ghost_responses,
-        discards: a.discards + b.discards,
-        wrong_path: a.wrong_path + b.wrong_path,
-        ce_marked: a.ce_marked + b.ce_marked,
-        sends_completed: a.sends_completed + b.sends_completed,
-        recvs_completed: a.recvs_completed + b.recvs_completed,
-        no_receive: a.no_receive + b.no_receive,
-        qkey_violations: a.qkey_violations + b.qkey_violations,
-        invalid_requests: a.invalid_requests + b.invalid_requests,
-    }
+fn add(mut a: Counters, b: Counters) -> Counters {
+    a += b;
+    a
 }
 
 impl End for Xroce {

@@ -252,6 +252,9 @@ pub(crate) struct TestArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
+    /// Print every counter of this side too (docs/counters.md; not with --compat)
+    #[arg(long)]
+    pub stats: bool,
     /// Seconds to wait for the other side to answer [default: 5, with --compat 30]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub timeout: Option<u64>,

@@ -146,6 +146,7 @@ impl Client<'_> {
             path_mtu: u32::try_from(path_mtu.bytes()).unwrap_or(0),
             verify: self.plan.verify,
             results: Vec::new(),
+            stats: None,
         };
         let path = node.path(gid)?;
         let mut flow = Flow::new(node, self.plan, self.args.port_args.poll)?;
@@ -164,6 +165,7 @@ impl Client<'_> {
             }
         }
         talk.say(&Message::Bye {})?;
+        report.stats = self.args.what.stats.then(|| talk.flow.stats());
         Ok(report)
     }
 
@@ -228,14 +230,16 @@ impl Client<'_> {
         let text = if self.args.what.json {
             serde_json::to_string(report)?
         } else {
+            let stats = report.stats.as_ref().map(|s| format!("\n{}", s.table()));
             format!(
-                "{} ({}) -> {} ({}), path MTU {}\n{}",
+                "{} ({}) -> {} ({}), path MTU {}\n{}{}",
                 report.client,
                 report.client_port,
                 report.server,
                 report.server_port,
                 report.path_mtu,
-                report.table()
+                report.table(),
+                stats.unwrap_or_default()
             )
         };
         writeln!(self.out, "{text}").context("cannot write the results")

@@ -5,9 +5,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::{Mr, Poller, Work};
 use xroce_net::datapath::Datapath;
+use xroce_proto::counters::Counters;
 use xroce_proto::memory::Access;
 use xroce_proto::params::RD_ATOMIC_MAX;
 use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::rtt::Histogram;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -19,6 +21,7 @@ use super::args::Poll;
 use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
 use super::node::{Node, REAP};
 use super::plan::{Op, Plan, Shape, Step};
+use super::stats::Stats;
 
 /// `wr_id` of a receive has this bit.
 const RECV_BIT: u64 = 1 << 63;
@@ -75,6 +78,9 @@ pub(crate) struct Flow<'n, D: Datapath> {
     shape: Shape,
     icrc_errors_before: u64,
     poller: Poller,
+    /// What the queue pairs of steps that are over counted.
+    past: Counters,
+    rtt: Histogram,
 }
 
 /// Where the peer is.
@@ -168,6 +174,8 @@ impl<'n, D: Datapath> Flow<'n, D> {
             },
             icrc_errors_before: 0,
             poller: Poller::new(poll.into()),
+            past: Counters::default(),
+            rtt: Histogram::default(),
         })
     }
 
@@ -286,6 +294,11 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// Destroys the queue pairs of the step.
     pub(crate) fn end_step(&mut self) {
         for qpn in self.qps.drain(..) {
+            let engine = &self.node.engine;
+            if let (Some(c), Some(rtt)) = (engine.qp_counters(qpn), engine.qp_rtt(qpn)) {
+                self.past += c;
+                self.rtt.merge(rtt);
+            }
             // It exists: nobody else destroys it.
             let _ = self.node.engine.destroy_qp(qpn);
         }
@@ -468,6 +481,13 @@ impl<'n, D: Datapath> Flow<'n, D> {
             sum.sequence_naks += c.seq_naks_out;
         }
         sum
+    }
+
+    /// Every counter of this side, of the steps that are over.
+    pub(crate) fn stats(&mut self) -> Stats {
+        let engine = &mut self.node.engine;
+        let port = engine.port_stats();
+        Stats::new(&self.past, &engine.stats(), &port, &self.rtt)
     }
 
     /// Packets accepted in this step, of any kind.

@@ -18,6 +18,7 @@ mod port;
 pub(crate) mod raw;
 pub(crate) mod report;
 mod server;
+mod stats;
 mod talk;
 mod traffic;
 

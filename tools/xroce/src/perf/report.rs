@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::message::SideCounters;
 use super::plan::{Op, Shape, Step, Test, size_name};
+use super::stats::Stats;
 use super::traffic::Outcome;
 
 /// Version of the JSON.
@@ -34,6 +35,9 @@ pub(crate) struct Report {
     pub verify: bool,
     /// One for each operation and size.
     pub results: Vec<Row>,
+    /// Every counter of the client, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<Stats>,
 }
 
 /// Results of one operation at one size.
@@ -280,6 +284,7 @@ mod tests {
             path_mtu: 4096,
             verify: true,
             results: Vec::new(),
+            stats: None,
         };
         let shape = Shape {
             qps: 1,

@@ -37,6 +37,10 @@ impl CongestionController for Fixed {
 
     fn on_congestion(&mut self, _now: Instant, _what: Congestion) {}
 
+    fn on_cnp(&mut self, _now: Instant) -> bool {
+        false
+    }
+
     #[inline]
     fn rate(&self) -> Rate {
         self.rate

@@ -26,6 +26,12 @@ impl Rate {
         Self { bits_per_second }
     }
 
+    /// In bits per second, 0 for no limit.
+    #[must_use]
+    pub const fn as_bits_per_second(self) -> u64 {
+        self.bits_per_second
+    }
+
     /// Whether there is a limit at all.
     #[must_use]
     pub const fn is_limited(self) -> bool {
@@ -59,8 +65,6 @@ pub struct AckSample {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Congestion {
-    /// A congestion notification packet.
-    Cnp,
     /// A sequence NAK or an implied one.
     SequenceNak,
     /// An ACK timeout.
@@ -75,6 +79,9 @@ pub trait CongestionController {
     fn on_ack(&mut self, ack: &AckSample);
     /// Congestion or loss was noticed.
     fn on_congestion(&mut self, now: Instant, what: Congestion);
+    /// A congestion notification for this QP arrived; `false` if the algorithm does not react to
+    /// them.
+    fn on_cnp(&mut self, now: Instant) -> bool;
     /// Rate at which the QP may send now.
     fn rate(&self) -> Rate;
     /// Packets that may be in flight now.
@@ -110,6 +117,10 @@ impl CongestionController for CongestionControl {
 
     fn on_congestion(&mut self, now: Instant, what: Congestion) {
         dispatch!(self, cc => cc.on_congestion(now, what));
+    }
+
+    fn on_cnp(&mut self, now: Instant) -> bool {
+        dispatch!(self, cc => cc.on_cnp(now))
     }
 
     #[inline]

@@ -10,11 +10,13 @@ use xroce_wire::packet::Packet;
 use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
 
 use super::report::LastSeen;
+use super::requester::Cause;
 use super::{Cx, Qp, sge};
 use crate::cc::{AckSample, Congestion, CongestionController};
 use crate::memory::Memory;
 use crate::params;
 use crate::recovery::LossSignal;
+use crate::rtt::Timed;
 use crate::time::{Duration, Instant};
 use crate::wc::{Sink, WcStatus};
 use crate::wr::SendFlags;
@@ -68,17 +70,34 @@ impl Qp {
             }
             Syndrome::RnrNak { timer } => self.handle_rnr_nak(cx, psn, timer),
             Syndrome::Nak(code) => {
-                let status = match code {
-                    NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-                    NakCode::RemoteAccess => WcStatus::RemAccessErr,
-                    NakCode::RemoteOperational => WcStatus::RemOpErr,
-                    NakCode::PsnSequence | NakCode::InvalidRdRequest => WcStatus::BadRespErr,
-                };
-                self.counters.fatal_naks_in += 1;
+                let status = self.fatal_nak(code);
                 self.fail_send(cx, self.sq.head, status);
             }
             Syndrome::Ack { .. } | Syndrome::Reserved(_) => self.bad_response(cx),
         }
+    }
+
+    #[cold]
+    fn fatal_nak(&mut self, code: NakCode) -> WcStatus {
+        let counters = &mut self.counters;
+        let status = match code {
+            NakCode::InvalidRequest => {
+                counters.invalid_request_naks_in += 1;
+                WcStatus::RemInvReqErr
+            }
+            NakCode::RemoteAccess => {
+                counters.access_naks_in += 1;
+                WcStatus::RemAccessErr
+            }
+            NakCode::RemoteOperational => {
+                counters.operational_naks_in += 1;
+                WcStatus::RemOpErr
+            }
+            // No answer to a reliable connection.
+            NakCode::PsnSequence | NakCode::InvalidRdRequest => return WcStatus::BadRespErr,
+        };
+        counters.fatal_naks_in += 1;
+        status
     }
 
     fn handle_rnr_nak<M: Memory, S: Sink>(
@@ -93,6 +112,7 @@ impl Qp {
         }
         if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
             if self.tx.rnr_retries_left == 0 {
+                self.counters.rnr_retries_exceeded += 1;
                 self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
                 return;
             }
@@ -105,6 +125,7 @@ impl Qp {
         self.cold.timeouts_in_row = 0;
         self.tx.ack_deadline = Instant::NEVER;
         self.recovery.on_progress();
+        self.cold.cause = Cause::Rnr;
         self.seek(psn);
     }
 
@@ -155,6 +176,9 @@ impl Qp {
         acked_packets: u32,
     ) {
         let outstanding = self.tx.is_outstanding();
+        if self.timed.sent != Instant::NEVER && self.timed.psn.is_before(self.tx.una_psn) {
+            self.note_rtt(cx.now);
+        }
         self.tx.retries_left = self.cold.retry_cnt;
         self.cold.timeouts_in_row = 0;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
@@ -175,6 +199,13 @@ impl Qp {
         if self.sq.head == self.sq.started {
             self.on_all_started_done(cx);
         }
+    }
+
+    #[inline(never)]
+    fn note_rtt(&mut self, now: Instant) {
+        let timed = core::mem::replace(&mut self.timed, Timed::NONE);
+        self.cold.rtt.record(now.since(timed.sent));
+        self.cold.largest_acked = self.cold.largest_acked.max(timed.payload);
     }
 
     fn on_all_started_done<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {

@@ -13,6 +13,7 @@ mod atomic;
 pub mod attr;
 mod bind;
 mod completer;
+mod flush;
 mod hot;
 mod query;
 mod replay;
@@ -40,9 +41,10 @@ use xroce_wire::template::{HeaderTemplate, Lower};
 
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
 use hot::{Debt, RxHot, TxHot};
-pub use query::QpInfo;
+pub use query::{Gauges, QpInfo};
 use replay::Replay;
 use report::{FailureReport, LastSeen};
+use requester::Cause;
 pub use rq::RecvQueue;
 use sq::SendQueue;
 pub use state::{QpState, QpType};
@@ -55,6 +57,7 @@ use crate::memory::{Access, Memory};
 use crate::pacer::Pacer;
 use crate::recovery::LossRecovery;
 use crate::reject::Why;
+use crate::rtt::{Histogram, Timed};
 use crate::time::{Duration, Instant};
 use crate::wc::{Completion, Event, Sink, WcFlags, WcOpcode, WcStatus};
 use crate::wr::{PostError, RecvWr, SendWr};
@@ -121,6 +124,13 @@ struct Cold {
     poison_status: WcStatus,
     last_seen: LastSeen,
     failure: Option<FailureReport>,
+    /// The last packet that came on another path.
+    stray: Option<Arrival>,
+    /// Why the send position went back last.
+    cause: Cause,
+    rtt: Histogram,
+    /// Largest payload among the packets that were timed.
+    largest_acked: u32,
     /// What only a UD QP has.
     datagrams: Option<Datagrams>,
 }
@@ -151,6 +161,7 @@ pub struct Qp {
     rq: RecvQueue,
     replay: Replay,
     counters: Counters,
+    timed: Timed,
     /// Which half sent last: READ responses and requests alternate.
     responded_last: bool,
     /// A request has gone ahead of the ACK that is owed.
@@ -176,6 +187,7 @@ impl Qp {
             rq: RecvQueue::for_qp(&init),
             replay: Replay::default(),
             counters: Counters::default(),
+            timed: Timed::NONE,
             responded_last: false,
             ack_passed: false,
             cold: Box::new(Cold {
@@ -198,6 +210,10 @@ impl Qp {
                 poison_status: WcStatus::LocProtErr,
                 last_seen: LastSeen::default(),
                 failure: None,
+                stray: None,
+                cause: Cause::Solicit,
+                rtt: Histogram::default(),
+                largest_acked: 0,
                 datagrams: Datagrams::of(&init),
             }),
         })
@@ -366,19 +382,25 @@ impl Qp {
         self.cold.notify_drained = false;
         self.cold.last_seen = LastSeen::default();
         self.cold.failure = None;
+        self.cold.stray = None;
+        self.cold.largest_acked = 0;
+        self.timed = Timed::NONE;
     }
 
     /// Feeds a packet whose ICRC was verified and whose destination is this QP.
+    ///
+    /// Says why if it is not taken at all. Of [`Why::Peer`] the driver may tell the details by
+    /// [`Qp::note_stray`].
     pub fn handle_packet<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         from: &Arrival,
         pkt: &Packet<'_>,
-    ) {
+    ) -> Option<Why> {
         let info = pkt.info();
         if let Err(why) = self.admit(from, pkt) {
             self.discard(why);
-            return;
+            return Some(why);
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += pkt.payload().len() as u64;
@@ -390,12 +412,19 @@ impl Qp {
         } else {
             self.handle_response(cx, pkt);
         }
+        None
     }
 
     #[cold]
     fn discard(&mut self, why: Why) {
         self.counters.discards += 1;
         self.counters.wrong_path += u64::from(why == Why::Peer);
+    }
+
+    #[inline]
+    fn is_on_path(&self, from: &Arrival) -> bool {
+        let av = &self.cold.av;
+        from.src == av.dst && from.dst == av.src && from.vid == self.cold.vid
     }
 
     /// The checks of `WIRE.md` §10 that need the QP.
@@ -413,8 +442,7 @@ impl Qp {
         if !works {
             return Err(Why::State);
         }
-        let av = &self.cold.av;
-        if from.src != av.dst || from.dst != av.src || from.vid != self.cold.vid {
+        if !self.is_on_path(from) {
             return Err(Why::Peer);
         }
         if !self.cold.pkey.matches(pkt.pkey()) {
@@ -520,45 +548,6 @@ impl Qp {
     fn is_paced(&self) -> bool {
         let whenever = Instant::from_nanos(u64::MAX - 1);
         self.cc.rate().is_limited() && self.may_request(whenever)
-    }
-
-    /// To ERR for a reason of this side: nothing is answered any more.
-    fn enter_error(&mut self, sink: &mut impl Sink) {
-        self.rx.debt = Debt::Nothing;
-        self.replay.clear();
-        self.flush(sink);
-    }
-
-    /// To ERR with everything posted flushed. The debts of the responder stay: the peer has to
-    /// hear of its error once.
-    fn flush(&mut self, sink: &mut impl Sink) {
-        self.tx.state = QpState::Err;
-        self.tx.ack_deadline = Instant::NEVER;
-        self.tx.rnr_until = Instant::NEVER;
-        self.flush_sends(sink);
-        self.flush_recvs(sink);
-        self.report_last_wqe(sink);
-    }
-
-    fn flush_sends(&mut self, sink: &mut impl Sink) {
-        while !self.sq.is_empty() {
-            let wqe = *self.sq.wqe(self.sq.head);
-            self.sq.head = self.sq.head.wrapping_add(1);
-            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode());
-            sink.complete(self.cold.init.send_cq, wc);
-        }
-        self.sq.started = self.sq.head;
-        self.tx.send_index = self.sq.head;
-        self.tx.send_packet = 0;
-        self.tx.reads = 0;
-        self.tx.una_psn = self.tx.max_psn;
-    }
-
-    fn flush_recvs(&mut self, sink: &mut impl Sink) {
-        while let Some(wqe) = self.rq.pop() {
-            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
-            sink.complete(self.cold.init.recv_cq, wc);
-        }
     }
 
     fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {

@@ -5,8 +5,12 @@ use xroce_wire::path::AddressVector;
 use xroce_wire::template::{HeaderTemplate, TemplateError};
 
 use super::report::FailureReport;
-use super::{Qp, QpAttr, QpInit, QpState};
+use super::{Arrival, Qp, QpAttr, QpInit, QpState};
+use crate::cc::CongestionController;
 use crate::counters::Counters;
+use crate::reject::Why;
+use crate::rtt::Histogram;
+use crate::time::Instant;
 
 /// All of a queue pair that can be asked for.
 #[derive(Clone, Debug)]
@@ -20,6 +24,21 @@ pub struct QpInfo {
     pub sq_draining: bool,
 }
 
+/// What is true of a QP at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Gauges {
+    /// Packets that may be in flight.
+    pub window: u32,
+    /// Sending rate, bits per second on the wire; 0: no limit.
+    pub rate: u64,
+    /// Packets in flight.
+    pub in_flight: u32,
+    /// Sends posted and not completed.
+    pub sends_posted: u32,
+    /// READs and atomics in progress.
+    pub reads: u32,
+}
+
 impl Qp {
     /// The path of a connected QP, from RTR on.
     #[must_use]
@@ -31,6 +50,48 @@ impl Qp {
     #[must_use]
     pub fn dest_qpn(&self) -> Qpn {
         self.cold.dest_qpn
+    }
+
+    /// Notes where a packet came from that was refused with [`Why::Peer`], for the report of a
+    /// failure.
+    pub fn note_stray(&mut self, from: &Arrival) {
+        self.cold.stray = Some(*from);
+    }
+
+    /// A congestion notification (CNP) for this QP. Nothing is answered; one that is not from the
+    /// peer counts as any packet that is not (`CASES.md` 94).
+    pub fn handle_cnp(&mut self, now: Instant, from: &Arrival) {
+        if self.tx.state.sends() && self.is_on_path(from) {
+            self.counters.cnps_in += 1;
+            if !self.cc.on_cnp(now) {
+                self.counters.cnps_ignored += 1;
+            }
+        } else {
+            let why = if self.tx.state.sends() {
+                Why::Peer
+            } else {
+                Why::State
+            };
+            self.discard(why);
+        }
+    }
+
+    /// Round-trip times.
+    #[must_use]
+    pub fn rtt(&self) -> &Histogram {
+        &self.cold.rtt
+    }
+
+    /// What the requester may do and does at this moment.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            window: self.cc.window_psns(),
+            rate: self.cc.rate().as_bits_per_second(),
+            in_flight: self.tx.una_psn.distance_to(self.tx.next_psn).unsigned_abs(),
+            sends_posted: self.sq.len(),
+            reads: self.tx.reads.into(),
+        }
     }
 
     /// What happened so far.

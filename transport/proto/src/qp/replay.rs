@@ -11,6 +11,7 @@ use alloc::vec;
 use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
 
+use super::report::Request;
 use crate::memory::Grant;
 
 /// How an entry is answered.
@@ -135,6 +136,12 @@ impl Replay {
         }
     }
 
+    /// READs and atomics at once, at most.
+    pub(super) fn limit(&self) -> u8 {
+        // Made of a u8.
+        u8::try_from(self.jobs.len()).unwrap_or(u8::MAX)
+    }
+
     /// Takes over the oldest entry; [`Replay::has_room`] was asked before.
     pub(super) fn push(&mut self, job: ReadJob) {
         if let Some(slot) = self.jobs.get_mut(self.next_slot) {
@@ -229,6 +236,18 @@ impl Replay {
             grant: job.grant,
             offset,
             len,
+        })
+    }
+
+    /// What the oldest pending entry answers.
+    pub(super) fn front_request(&self) -> Option<Request> {
+        let job = self.jobs[self.oldest_pending()?].as_ref()?;
+        Some(Request {
+            operation: Operation::ReadRequest,
+            psn: job.first_psn,
+            rkey: Some(job.rkey),
+            va: job.va,
+            len: job.len,
         })
     }
 

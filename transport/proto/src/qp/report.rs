@@ -1,11 +1,15 @@
-//! What a QP says when it dies: facts first, then what they usually mean.
+//! What a QP says when it dies: facts. What they usually mean is for whoever knows what happened
+//! below it, the engine.
 
 use core::fmt;
 
-use xroce_wire::newtypes::{Gid, Psn, Qpn};
-use xroce_wire::syndrome::Syndrome;
+use xroce_wire::newtypes::{Gid, Psn, Qpn, RKey, Va};
+use xroce_wire::opcode::Operation;
+use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
 
+use super::Arrival;
 use crate::counters::Counters;
+use crate::memory::KeyError;
 use crate::time::Instant;
 use crate::wc::WcStatus;
 
@@ -20,6 +24,72 @@ pub struct LastSeen {
     pub syndrome: Option<Syndrome>,
 }
 
+/// The request that a QP failed with: its own one, or the peer's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What it asks for.
+    pub operation: Operation,
+    /// PSN of its first packet, or of the packet refused.
+    pub psn: Psn,
+    /// Key, where it names memory.
+    pub rkey: Option<RKey>,
+    /// Address, where it names memory.
+    pub va: Va,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Why a responder refused a request for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The key, or what it gives access to.
+    Key(KeyError),
+    /// The memory went away, or cannot be used so, after the key was found good.
+    MemoryGone,
+    /// The access flags of the QP do not allow this operation.
+    NotAllowed,
+    /// A packet that does not continue what came before it.
+    Sequence,
+    /// More READs and atomics at once than `max_dest_rd_atomic`.
+    TooManyReads(u8),
+    /// Longer than the receive it falls on, which has so many bytes.
+    TooLong {
+        /// Bytes of the receive.
+        capacity: u64,
+    },
+    /// Lengths, padding or alignment that cannot be.
+    Malformed,
+    /// The own receive buffer cannot be written.
+    OwnBuffer,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(error) => write!(f, "{error}"),
+            Self::MemoryGone => f.write_str("the memory was taken away or its key invalidated"),
+            Self::NotAllowed => {
+                f.write_str("the access flags of this queue pair do not allow this operation")
+            }
+            Self::Sequence => f.write_str("the packet does not continue the one before it"),
+            Self::TooManyReads(limit) => {
+                write!(
+                    f,
+                    "more READs and atomics at once than max_dest_rd_atomic, {limit}"
+                )
+            }
+            Self::TooLong { capacity } => {
+                write!(f, "longer than the posted receive of {capacity} bytes")
+            }
+            Self::Malformed => f.write_str(
+                "lengths or alignment that cannot be: do both sides use the same path MTU?",
+            ),
+            Self::OwnBuffer => f.write_str("the posted receive buffer cannot be written"),
+        }
+    }
+}
+
 /// Why a QP went to ERR by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FailureReport {
@@ -27,6 +97,8 @@ pub struct FailureReport {
     pub qpn: Qpn,
     /// Number of the peer.
     pub dest_qpn: Qpn,
+    /// Own address.
+    pub local: Gid,
     /// Address of the peer.
     pub peer: Gid,
     /// When.
@@ -35,112 +107,150 @@ pub struct FailureReport {
     pub status: WcStatus,
     /// Its `wr_id`; `None` when no work request was involved.
     pub wr_id: Option<u64>,
+    /// The request it failed with.
+    pub request: Option<Request>,
+    /// Of a responder: why it refused that.
+    pub refusal: Option<Refusal>,
     /// Last PSN sent.
     pub last_psn_sent: Psn,
     /// Last PSN acknowledged.
     pub last_psn_acked: Psn,
     /// PSN this side expected next.
     pub expected_psn: Psn,
+    /// Path MTU, bytes.
+    pub path_mtu: u32,
+    /// Payload of the oldest packet not acknowledged or, of a READ, of the response to it, bytes;
+    /// 0: nothing was outstanding.
+    pub lost_payload: u32,
+    /// Largest payload among the packets that were timed, and so arrived, bytes.
+    pub largest_acked: u32,
+    /// Hop limit of packets sent.
+    pub hop_limit: u8,
     /// Retries configured.
     pub retry_cnt: u8,
     /// RNR retries configured.
     pub rnr_retry: u8,
     /// The last response seen.
     pub last_seen: LastSeen,
+    /// The last packet that came on another path than this QP's.
+    pub stray: Option<Arrival>,
     /// Whether the peer's request was at fault (responder side) or the own one.
     pub by_responder: bool,
     /// All counters at that time.
     pub counters: Counters,
 }
 
-impl FailureReport {
-    /// What the facts usually mean, most likely first.
-    #[must_use]
-    pub fn likely_causes(&self) -> &'static [&'static str] {
-        match self.status {
-            WcStatus::RetryExcErr if self.last_seen.at.is_none() => &[
-                "the peer is down, its queue pair does not exist or is not in RTR yet",
-                "a firewall drops UDP port 4791, or the addresses of the queue pairs do not match",
-                "the path MTU is larger than a link on the way carries",
-                "something on the way rewrites addresses or ports, so that the peer's ICRC check fails",
-            ],
-            WcStatus::RetryExcErr => &[
-                "the peer stopped: its process ended, its queue pair went to ERR or the link failed",
-                "heavier loss than retry_cnt and timeout allow for",
-            ],
-            WcStatus::RnrRetryExcErr => {
-                &["the peer posts no receives, or too few, or too slowly for rnr_retry"]
+/// A NAK in words.
+const fn words(code: NakCode) -> &'static str {
+    match code {
+        NakCode::PsnSequence => "NAK, sequence error",
+        NakCode::InvalidRequest => "NAK, invalid request",
+        NakCode::RemoteAccess => "NAK, remote access error",
+        NakCode::RemoteOperational => "NAK, remote operational error",
+        NakCode::InvalidRdRequest => "NAK, invalid RD request",
+    }
+}
+
+struct Said(Option<Syndrome>);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("READ response"),
+            Some(Syndrome::Ack { .. }) => f.write_str("ACK"),
+            Some(Syndrome::RnrNak { timer }) => {
+                write!(f, "RNR NAK, wait {} µs", RnrTimer::nanos(timer) / 1000)
             }
-            WcStatus::RemAccessErr => &[
-                "the R_Key is wrong, invalidated or of another protection domain",
-                "the address range is not inside the peer's memory region, or it lacks the right",
-            ],
-            WcStatus::RemInvReqErr => &[
-                "the peer's queue pair does not allow this operation (access flags, READ limit)",
-                "a SEND was longer than the peer's receive buffer",
-                "the two sides use different path MTUs",
-            ],
-            WcStatus::RemOpErr => &["the peer could not access its own receive buffer"],
-            WcStatus::LocProtErr => &[
-                "a local key is wrong, deregistered, of another protection domain or lacks the right",
-            ],
-            WcStatus::LocLenErr => &["the peer sent more than the receive buffer holds"],
-            WcStatus::BadRespErr => &["the peer answered what the request cannot have"],
-            _ => &[],
+            Some(Syndrome::Nak(code)) => f.write_str(words(code)),
+            Some(Syndrome::Reserved(byte)) => write!(f, "reserved syndrome {byte:#04x}"),
         }
     }
 }
 
-impl fmt::Display for FailureReport {
+impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.operation {
+            Operation::Send => "SEND",
+            Operation::Write => "RDMA WRITE",
+            Operation::ReadRequest => "RDMA READ",
+            Operation::CmpSwap => "compare and swap",
+            Operation::FetchAdd => "fetch and add",
+            Operation::Flush => "FLUSH",
+            Operation::AtomicWrite => "ATOMIC WRITE",
+            Operation::ReadResponse
+            | Operation::Acknowledge
+            | Operation::AtomicAcknowledge
+            | Operation::Cnp => "packet",
+        };
         write!(
             f,
-            "QP {:#x} to {} QP {:#x}: {:?}",
+            "{name} of {} bytes at PSN {:#x}",
+            self.len,
+            self.psn.value()
+        )?;
+        if let Some(rkey) = self.rkey {
+            let (key, va) = (rkey.value(), self.va.value());
+            write!(f, ", R_Key {key:#010x}, address {va:#x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Several lines, without a newline at the end.
+impl fmt::Display for FailureReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counters;
+        write!(
+            f,
+            "QP {:#x} ({}) to QP {:#x} ({}): {:?}",
             self.qpn.value(),
-            self.peer,
+            self.local,
             self.dest_qpn.value(),
+            self.peer,
             self.status
         )?;
         if let Some(wr_id) = self.wr_id {
             write!(f, " on work request {wr_id}")?;
         }
         if self.by_responder {
-            write!(
-                f,
-                " caused by a request of the peer at PSN {:#x}",
-                self.expected_psn.value()
-            )?;
+            f.write_str(" caused by a request of the peer")?;
+        }
+        if let Some(request) = &self.request {
+            write!(f, "\n  request: {request}")?;
+        }
+        if let Some(refusal) = &self.refusal {
+            write!(f, "\n  refused: {refusal}")?;
         }
         write!(
             f,
-            "; last PSN sent {:#x}, last acknowledged {:#x}, {} packets sent again, \
-             {} timeouts (retry_cnt {}), {} RNR NAKs (rnr_retry {}), ",
+            "\n  sent up to PSN {:#x}, acknowledged up to {:#x}, expecting {:#x}",
             self.last_psn_sent.value(),
             self.last_psn_acked.value(),
-            self.counters.retransmits,
-            self.counters.timeouts,
-            self.retry_cnt,
-            self.counters.rnr_naks_in,
-            self.rnr_retry,
+            self.expected_psn.value(),
+        )?;
+        write!(
+            f,
+            "\n  {} packets sent again, {} timeouts (retry_cnt {}), {} sequence NAKs, {} RNR NAKs \
+             (rnr_retry {})",
+            c.retransmits, c.timeouts, self.retry_cnt, c.seq_naks_in, c.rnr_naks_in, self.rnr_retry,
         )?;
         match self.last_seen.at {
-            None => f.write_str("nothing ever came back")?,
+            None => f.write_str("\n  nothing ever came back")?,
             Some(at) => {
                 let ago = self.at.since(at).as_nanos() / 1_000;
-                write!(
-                    f,
-                    "last response {ago} µs ago for PSN {:#x}",
-                    self.last_seen.psn.value()
-                )?;
-                if let Some(syndrome) = self.last_seen.syndrome {
-                    write!(f, " ({syndrome:?})")?;
-                }
+                let (said, psn) = (Said(self.last_seen.syndrome), self.last_seen.psn.value());
+                write!(f, "\n  last response {ago} µs before: {said}, PSN {psn:#x}")?;
             }
         }
-        let mut lead = ". Likely: ";
-        for cause in self.likely_causes() {
-            write!(f, "{lead}{cause}")?;
-            lead = "; ";
+        if let Some(stray) = &self.stray {
+            write!(
+                f,
+                "\n  {} packets on another path, the last from {} to {}",
+                c.wrong_path, stray.src, stray.dst
+            )?;
+            if stray.vid != 0 {
+                write!(f, " in VLAN {}", stray.vid)?;
+            }
         }
         Ok(())
     }

@@ -8,16 +8,38 @@ use xroce_wire::opcode::{Opcode, Operation, Position, Service};
 use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
-use super::report::FailureReport;
+use super::report::{FailureReport, Refusal, Request};
 use super::sq::{Invalidate, Wqe};
 use super::{Cx, Qp, QpState, sge};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
 use crate::params;
 use crate::recovery::LossSignal;
+use crate::rtt::Timed;
 use crate::time::{Duration, Instant};
 use crate::wc::{Event, Sink, WcStatus};
 use crate::wr::SendFlags;
+
+/// Why packets are sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    Timeout,
+    SequenceNak,
+    ImpliedNak,
+    Rnr,
+    /// Only to ask for an ACK.
+    Solicit,
+}
+
+impl From<LossSignal> for Cause {
+    fn from(signal: LossSignal) -> Self {
+        match signal {
+            LossSignal::Timeout(_) => Self::Timeout,
+            LossSignal::SequenceNak(_) => Self::SequenceNak,
+            LossSignal::ImpliedNak(_) => Self::ImpliedNak,
+        }
+    }
+}
 
 impl Qp {
     /// Whether a request packet may leave at `now`; the WQE itself is looked at last.
@@ -87,7 +109,11 @@ impl Qp {
         match sent {
             Ok(len) => {
                 self.on_request_sent(cx.now, &wqe, packet, len?, ack_req);
-                self.counters.retransmits += u64::from(resend);
+                if resend {
+                    self.count_resend();
+                } else if ack_req && self.timed.sent == Instant::NEVER {
+                    self.time_packet(cx.now, &wqe, packet, psn);
+                }
                 len
             }
             Err(_) if fresh => {
@@ -282,8 +308,41 @@ impl Qp {
         self.pacer.on_sent(now, len, self.cc.rate());
     }
 
+    #[cold]
+    fn count_resend(&mut self) {
+        let counters = &mut self.counters;
+        counters.retransmits += 1;
+        match self.cold.cause {
+            Cause::Timeout => counters.retransmits_timeout += 1,
+            Cause::SequenceNak => counters.retransmits_seq_nak += 1,
+            Cause::ImpliedNak => counters.retransmits_implied_nak += 1,
+            Cause::Rnr => counters.retransmits_rnr += 1,
+            Cause::Solicit => counters.retransmits_solicit += 1,
+        }
+    }
+
+    /// Times a packet that has just left for the first time and asks for an answer.
+    #[inline(never)]
+    fn time_packet(&mut self, now: Instant, wqe: &Wqe, packet: u32, psn: Psn) {
+        self.timed = Timed {
+            sent: now,
+            psn,
+            payload: self.payload_at(wqe, packet),
+        };
+    }
+
+    /// Payload of a packet of a message or, of a READ, of the response in its place; in bytes.
+    fn payload_at(&self, wqe: &Wqe, packet: u32) -> u32 {
+        let sent_before = packet << self.tx.mtu.shift();
+        wqe.len
+            .saturating_sub(sent_before)
+            .min(1 << self.tx.mtu.shift())
+    }
+
     /// Moves the send position to `psn`, which is outstanding or the next new one.
     pub(super) fn seek(&mut self, psn: Psn) {
+        // The answer could be to either copy (Karn).
+        self.timed = Timed::NONE;
         self.tx.next_psn = psn;
         match self.sq.find(psn) {
             Some(index) => {
@@ -309,6 +368,7 @@ impl Qp {
                 .find(last)
                 .is_some_and(|i| !self.sq.wqe(i).has_response())
             {
+                self.cold.cause = Cause::Solicit;
                 self.seek(last);
             }
         }
@@ -362,10 +422,13 @@ impl Qp {
             return;
         };
         if self.tx.retries_left == 0 {
+            self.counters.transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;
         }
         self.tx.retries_left -= 1;
+        self.counters.retries += 1;
+        self.cold.cause = signal.into();
         self.cc.on_congestion(cx.now, congestion);
         self.seek(psn);
         self.tx.ack_deadline = match self.patience(signal) {
@@ -396,8 +459,11 @@ impl Qp {
         index: u32,
         status: WcStatus,
     ) {
-        let wr_id = self.sq.wqe(index).wr_id;
-        self.cold.failure = Some(self.failure_report(cx.now, status, Some(wr_id), false));
+        let wqe = self.sq.wqe(index);
+        let (wr_id, request) = (wqe.wr_id, wqe.request());
+        let report = self.failure_report(cx.now, status, Some(wr_id), Some(request), None);
+        self.cold.failure = Some(report);
+        self.counters.send_errors += 1;
         while self.sq.head != index {
             self.complete_head(cx.sink, WcStatus::WrFlushErr);
         }
@@ -411,22 +477,40 @@ impl Qp {
         at: Instant,
         status: WcStatus,
         wr_id: Option<u64>,
-        by_responder: bool,
+        request: Option<Request>,
+        refusal: Option<Refusal>,
     ) -> FailureReport {
+        let lost = self
+            .tx
+            .is_outstanding()
+            .then(|| self.sq.find(self.tx.una_psn));
+        let lost_payload = lost.flatten().map_or(0, |index| {
+            let wqe = self.sq.wqe(index);
+            let packet = wqe.first_psn.distance_to(self.tx.una_psn).unsigned_abs();
+            self.payload_at(wqe, packet)
+        });
         FailureReport {
             qpn: self.cold.qpn,
             dest_qpn: self.cold.dest_qpn,
+            local: self.cold.av.src,
             peer: self.cold.av.dst,
             at,
             status,
             wr_id,
+            request,
+            refusal,
             last_psn_sent: self.tx.max_psn.sub(1),
             last_psn_acked: self.tx.una_psn.sub(1),
             expected_psn: self.rx.expected_psn,
+            path_mtu: 1 << self.tx.mtu.shift(),
+            lost_payload,
+            largest_acked: self.cold.largest_acked,
+            hop_limit: self.cold.av.hop_limit,
             retry_cnt: self.cold.retry_cnt,
             rnr_retry: self.cold.rnr_retry,
             last_seen: self.cold.last_seen,
-            by_responder,
+            stray: self.cold.stray,
+            by_responder: refusal.is_some(),
             counters: self.counters,
         }
     }

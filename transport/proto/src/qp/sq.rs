@@ -12,6 +12,7 @@ use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{LKey, PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
 
+use super::report::Request;
 use super::{QpInit, atomic};
 use crate::params;
 use crate::wc::WcOpcode;
@@ -66,6 +67,18 @@ pub(super) struct Operands {
 }
 
 impl Wqe {
+    /// For the report of a failure.
+    pub(super) fn request(&self) -> Request {
+        let names_memory = self.operation != Operation::Send || self.invalidate != Invalidate::No;
+        Request {
+            operation: self.operation,
+            psn: self.first_psn,
+            rkey: names_memory.then_some(self.rkey),
+            va: self.va,
+            len: self.len,
+        }
+    }
+
     const EMPTY: Self = Self {
         wr_id: 0,
         va: Va::new(0),

@@ -7,6 +7,7 @@
 //! or Only packet, whatever its PSN, begins the next.
 
 use super::hot::Ongoing;
+use super::report::Refusal;
 use super::sq::Wqe;
 use super::{Cx, Qp, QpState, QpType, Transmit};
 use crate::cc::CongestionController;
@@ -122,7 +123,10 @@ impl Qp {
         status: WcStatus,
     ) {
         let wr_id = self.sq.wqe(self.sq.head).wr_id;
-        self.cold.failure = Some(self.failure_report(cx.now, status, Some(wr_id), false));
+        let request = Some(self.sq.wqe(self.sq.head).request());
+        let report = self.failure_report(cx.now, status, Some(wr_id), request, None);
+        self.cold.failure = Some(report);
+        self.counters.send_errors += 1;
         self.complete_head(cx.sink, status);
         self.tx.state = QpState::Sqe;
         self.flush_sends(cx.sink);
@@ -200,8 +204,10 @@ impl Qp {
     ) {
         let claimed = self.rq.pop();
         let wr_id = claimed.map(|wqe| wqe.wr_id);
-        self.cold.failure = Some(self.failure_report(cx.now, status, wr_id, true));
+        let own = Some(Refusal::OwnBuffer);
+        self.cold.failure = Some(self.failure_report(cx.now, status, wr_id, None, own));
         if let Some(wqe) = claimed {
+            self.counters.recv_errors += 1;
             let wc = self.completion(wqe.wr_id, status, WcOpcode::Recv);
             cx.sink.complete(self.cold.init.recv_cq, wc);
         }

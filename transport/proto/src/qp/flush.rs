@@ -1,0 +1,49 @@
+//! The end of a queue pair: everything posted completes as flushed (C3).
+
+use super::hot::Debt;
+use super::{Qp, QpState};
+use crate::time::Instant;
+use crate::wc::{Sink, WcOpcode, WcStatus};
+
+impl Qp {
+    /// To ERR for a reason of this side: nothing is answered any more.
+    pub(super) fn enter_error(&mut self, sink: &mut impl Sink) {
+        self.rx.debt = Debt::Nothing;
+        self.replay.clear();
+        self.flush(sink);
+    }
+
+    /// To ERR with everything posted flushed. The debts of the responder stay: the peer has to
+    /// hear of its error once.
+    pub(super) fn flush(&mut self, sink: &mut impl Sink) {
+        self.tx.state = QpState::Err;
+        self.tx.ack_deadline = Instant::NEVER;
+        self.tx.rnr_until = Instant::NEVER;
+        self.flush_sends(sink);
+        self.flush_recvs(sink);
+        self.report_last_wqe(sink);
+    }
+
+    pub(super) fn flush_sends(&mut self, sink: &mut impl Sink) {
+        while !self.sq.is_empty() {
+            let wqe = *self.sq.wqe(self.sq.head);
+            self.sq.head = self.sq.head.wrapping_add(1);
+            self.counters.sends_flushed += 1;
+            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode());
+            sink.complete(self.cold.init.send_cq, wc);
+        }
+        self.sq.started = self.sq.head;
+        self.tx.send_index = self.sq.head;
+        self.tx.send_packet = 0;
+        self.tx.reads = 0;
+        self.tx.una_psn = self.tx.max_psn;
+    }
+
+    pub(super) fn flush_recvs(&mut self, sink: &mut impl Sink) {
+        while let Some(wqe) = self.rq.pop() {
+            self.counters.recvs_flushed += 1;
+            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+            sink.complete(self.cold.init.recv_cq, wc);
+        }
+    }
+}

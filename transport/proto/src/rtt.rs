@@ -1,0 +1,191 @@
+//! Round-trip times of a QP: one packet in flight is timed, and only if it was sent once (Karn).
+//!
+//! Timed are packets that ask for an ACK, so that the peer's waiting for more does not count. A
+//! READ is timed to its first response.
+
+use xroce_wire::newtypes::Psn;
+
+use crate::time::{Duration, Instant};
+
+/// Steps of the smallest times, ns.
+const STEP_SHIFT: u32 = 6;
+/// Buckets per power of two: a value is known to one eighth.
+const SUB_SHIFT: u32 = 3;
+const SUB: usize = 1 << SUB_SHIFT;
+/// The largest time told from larger ones is 2^36 ns, 68 s.
+const MAX_SHIFT: u32 = 36;
+
+/// Buckets of a [`Histogram`].
+pub const BUCKETS: usize = SUB * (MAX_SHIFT - STEP_SHIFT - SUB_SHIFT + 1) as usize;
+
+/// A log-linear histogram of times: steps of 64 ns up to 512 ns, then eight per power of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: [u32; BUCKETS],
+    count: u64,
+    sum_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            buckets: [0; BUCKETS],
+            count: 0,
+            sum_ns: 0,
+            max_ns: 0,
+        }
+    }
+}
+
+impl Histogram {
+    /// Adds a time.
+    pub fn record(&mut self, time: Duration) {
+        let ns = time.as_nanos();
+        if let Some(bucket) = self.buckets.get_mut(bucket_of(ns)) {
+            *bucket = bucket.saturating_add(1);
+        }
+        self.count += 1;
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds all times of another.
+    pub fn merge(&mut self, other: &Self) {
+        for (into, from) in self.buckets.iter_mut().zip(other.buckets) {
+            *into = into.saturating_add(from);
+        }
+        self.count += other.count;
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// How many times were added.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The longest.
+    #[must_use]
+    pub const fn max(&self) -> Duration {
+        Duration::from_nanos(self.max_ns)
+    }
+
+    /// The mean; `None` if there is nothing.
+    #[must_use]
+    pub const fn mean(&self) -> Option<Duration> {
+        match self.sum_ns.checked_div(self.count) {
+            Some(ns) => Some(Duration::from_nanos(ns)),
+            None => None,
+        }
+    }
+
+    /// The time that `per_mille` of 1000 do not exceed, up to the width of a bucket; `None` if
+    /// there is nothing.
+    #[must_use]
+    pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
+        let wanted = (self.count * u64::from(per_mille.min(1000))).div_ceil(1000);
+        let mut seen = 0;
+        let found = self.buckets().find(|(_, n)| {
+            seen += u64::from(*n);
+            *n != 0 && seen >= wanted
+        });
+        found.map(|(below, _)| Duration::from_nanos(below.as_nanos().min(self.max_ns)))
+    }
+
+    /// All buckets: the time below which its values are, and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u32)> {
+        self.buckets
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| (Duration::from_nanos(end_of(i)), n))
+    }
+}
+
+/// Bucket of a time in ns.
+fn bucket_of(ns: u64) -> usize {
+    let steps = ns >> STEP_SHIFT;
+    let bits = u64::BITS - steps.leading_zeros();
+    let Some(octave) = bits.checked_sub(SUB_SHIFT + 1) else {
+        // Below SUB.
+        return usize::try_from(steps).unwrap_or(0);
+    };
+    let sub = (steps >> octave) as usize & (SUB - 1);
+    let index = (octave as usize + 1) * SUB + sub;
+    index.min(BUCKETS - 1)
+}
+
+/// The first time in ns that is beyond a bucket.
+const fn end_of(index: usize) -> u64 {
+    let (octave, sub) = (index / SUB, (index % SUB) as u64);
+    let steps = if octave == 0 {
+        sub + 1
+    } else {
+        (SUB as u64 + sub + 1) << (octave - 1)
+    };
+    steps << STEP_SHIFT
+}
+
+/// The packet that is timed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    /// When it left; `NEVER`: none is.
+    pub(crate) sent: Instant,
+    pub(crate) psn: Psn,
+    /// Its payload or, of a READ, that of the first response, bytes.
+    pub(crate) payload: u32,
+}
+
+impl Timed {
+    pub(crate) const NONE: Self = Self {
+        sent: Instant::NEVER,
+        psn: Psn::new(0),
+        payload: 0,
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(times: &[u64]) -> Histogram {
+        let mut histogram = Histogram::default();
+        for &ns in times {
+            histogram.record(Duration::from_nanos(ns));
+        }
+        histogram
+    }
+
+    #[test]
+    fn every_time_is_in_the_bucket_that_ends_behind_it() {
+        let mut before = 0;
+        for index in 0..BUCKETS {
+            let end = end_of(index);
+            assert!(end > before);
+            assert_eq!(bucket_of(before), index);
+            assert_eq!(bucket_of(end - 1), index);
+            // One eighth at most, beyond the first steps.
+            assert!(end - before <= (before / 8).max(64), "{before} to {end}");
+            before = end;
+        }
+        assert_eq!(before, 1 << MAX_SHIFT);
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_and_mean() {
+        assert_eq!(of(&[]).quantile(500), None);
+        assert_eq!(of(&[]).mean(), None);
+        let some = of(&[10_000, 10_000, 10_000, 1_000_000]);
+        let us = |t: Option<Duration>| t.map(|t| t.as_nanos() / 1000);
+        assert_eq!(us(some.quantile(500)), Some(10));
+        assert_eq!(us(some.quantile(999)), Some(1000));
+        assert_eq!(some.quantile(1000), Some(some.max()));
+        assert_eq!(us(some.mean()), Some(257));
+        let mut both = of(&[10_000]);
+        both.merge(&some);
+        assert_eq!(both.count(), 5);
+        assert_eq!(both.buckets().map(|(_, n)| u64::from(n)).sum::<u64>(), 5);
+    }
+}
