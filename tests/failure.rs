@@ -278,6 +278,20 @@ fn case_11_a_peer_in_another_vlan_is_not_heard() {
 }
 
 #[test]
+fn behind_a_socket_the_tags_are_the_kernels() {
+    let setup = Setup {
+        link: xroce_net::datapath::Link::Udp,
+        vlan: Some(VlanTci::tagged(100, 3)),
+        ..Setup::default()
+    };
+    let mut world = setup.build();
+    let [a, _] = world.connect(MTU, [1, 1], |_| {}, |_| {});
+    write(&mut world, a, 64);
+    world.idle(SECOND);
+    assert_eq!(world.hosts[0].completions()[0].status, WcStatus::Success);
+}
+
+#[test]
 fn answers_on_another_path() {
     let (mut world, [a, _]) = pair_with(|host, attr| {
         if let (0, Some(av)) = (host, &mut attr.av) {

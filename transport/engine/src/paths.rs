@@ -116,10 +116,8 @@ impl Core {
     /// Notes at the queue pairs that use an address whether it is gone.
     fn mark(&mut self, (gid, vid): Local, gone: bool) {
         for entry in self.qps.iter_mut() {
-            let hit = entry
-                .qp
-                .path()
-                .is_some_and(|av| av.src == gid && av.vid() == vid);
+            let of = entry.qp.path().map(|av| (av.src, entry.qp.vid()));
+            let hit = of == Some((gid, vid));
             if hit {
                 entry.address_gone = gone;
             }

@@ -297,7 +297,11 @@ impl Qp {
             let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
             self.template = Some(HeaderTemplate::new(self.cold.lower, &av, dest, pkey)?);
             self.cold.av = av;
-            self.cold.vid = av.vid();
+            // Behind a UDP socket tags are the kernel's; it takes them off without a word.
+            self.cold.vid = match self.cold.lower {
+                Lower::Udp => 0,
+                Lower::Ethernet | Lower::RoceV1 => av.vid(),
+            };
             self.cold.dest_qpn = dest;
         }
         self.cold.pkey = pkey;

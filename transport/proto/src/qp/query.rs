@@ -46,6 +46,12 @@ impl Qp {
         self.template.as_ref().map(|_| &self.cold.av)
     }
 
+    /// VLAN id of the packets it takes, 0: none. Behind a UDP socket always 0.
+    #[must_use]
+    pub fn vid(&self) -> u16 {
+        self.cold.vid
+    }
+
     /// Number of the peer, 0 before RTR.
     #[must_use]
     pub fn dest_qpn(&self) -> Qpn {
