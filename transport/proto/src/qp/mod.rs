@@ -16,6 +16,7 @@ mod completer;
 mod flush;
 mod hot;
 mod query;
+mod refusal;
 mod replay;
 pub mod report;
 mod requester;
