@@ -4,6 +4,7 @@
 //!   fabric     namespace, tap and cable; faults; the record of what passed
 //!   ends       the two ends behind one interface: rxe through the guest's agent, our engine
 //!   scenario   what is tried
+//!   diff       random programs, the same between rxe and rxe, xroce and rxe, xroce and xroce
 //!   run        boots a kernel, runs scenarios, collects results
 //!   check      tshark and an independent ICRC over all captures
 //!   report     table, JSON, Markdown
@@ -14,6 +15,7 @@
 mod archive;
 mod check;
 mod clock;
+mod diff;
 mod ends;
 mod fabric;
 mod rate;
@@ -31,6 +33,7 @@ use xroce_vm::{Accel, Cache, Kernel, prepare};
 
 use report::Report;
 use run::Orders;
+use scenario::Programs;
 
 /// Runs xroce against Linux rdma_rxe in a virtual machine. Needs root.
 #[derive(Parser, Debug)]
@@ -55,6 +58,13 @@ struct Cli {
     /// Seed of the faults on the cable
     #[arg(long, default_value_t = run::SEED)]
     seed: u64,
+    /// Random programs on each kernel
+    #[arg(long, default_value_t = 150, default_value_if("smoke", "true", "10"),
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    programs: u32,
+    /// Seed of the first random program of each kind, decimal or hex
+    #[arg(long, default_value = "1", value_parser = parse_seed)]
+    program_seed: u64,
     /// Where report and captures go
     #[arg(long, value_name = "DIR", default_value = REPORT)]
     report: PathBuf,
@@ -94,6 +104,14 @@ fn parse_kernel(text: &str) -> Result<Kernel, String> {
         "6.12" => Ok(Kernel::V6_12),
         _ => Err("a kernel is 6.1 or 6.12".to_owned()),
     }
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number.map_err(|e| format!("a seed is a number of 64 bits: {e}"))
 }
 
 fn main() -> ExitCode {
@@ -170,6 +188,10 @@ fn run_all(cli: &Cli, scenarios: &[scenario::Scenario], dir: &Path) -> Result<Re
         dir,
         keep: cli.keep,
         accel: accel(cli.emulate),
+        programs: Programs {
+            count: cli.programs,
+            seed: cli.program_seed,
+        },
     };
     let mut report = Report {
         machine: String::new(),
@@ -203,6 +225,9 @@ fn conclude(report: &Report, took: Duration, dir: &Path) {
         took.as_secs(),
         dir.join("report.md").display()
     );
+    for (row, note) in report.notes() {
+        println!("{}: {note}", row.kernel);
+    }
     for row in report.failures() {
         let why = row.error.as_deref().unwrap_or("no reason given");
         println!("FAILED {}, {}: {why}", row.scenario, row.direction);

@@ -32,12 +32,20 @@ pub(crate) struct Row {
     pub retransmitted: (u64, u64),
     /// A figure worth showing.
     pub figure: String,
+    /// What else there is to say.
+    pub notes: Vec<String>,
     /// RoCE packets in the capture.
     pub packets: u64,
     /// Seconds it took.
     pub seconds: f64,
     /// Its capture, if it was kept.
     pub pcap: Option<String>,
+}
+
+impl Row {
+    fn notes(&self) -> impl Iterator<Item = &str> {
+        self.notes.iter().map(String::as_str)
+    }
 }
 
 /// All of them and where they were run.
@@ -55,6 +63,12 @@ impl Report {
     /// Scenarios that did not pass.
     pub(crate) fn failures(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|row| !row.passed)
+    }
+
+    /// What scenarios said beside their figures.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = (&Row, &str)> {
+        let notes = |row| Row::notes(row).map(move |note| (row, note));
+        self.rows.iter().flat_map(notes)
     }
 
     /// For the terminal.
@@ -92,6 +106,9 @@ impl Report {
         fs::write(dir.join("report.json"), json + "\n").context("report.json")?;
         let mut text = String::from("# xroce against rdma_rxe\n\n");
         text += &self.markdown();
+        for (row, note) in self.notes() {
+            writeln!(text, "\n{}: {note}", short(&row.kernel))?;
+        }
         for row in self.failures() {
             writeln!(
                 text,
@@ -199,6 +216,7 @@ mod tests {
             error: (!passed).then(|| "why".to_owned()),
             retransmitted: (1, 2),
             figure: "3 MB/s".to_owned(),
+            notes: vec!["known".to_owned()],
             packets: 7,
             seconds: 0.5,
             pcap: None,
@@ -232,6 +250,6 @@ mod tests {
         assert_eq!(text.matches(line).count(), 1, "{text}");
         report.write(dir.path()).unwrap();
         let report = fs::read_to_string(dir.path().join("report.md")).unwrap();
-        assert!(report.contains("\nwhy\n"));
+        assert!(report.contains("\nwhy\n") && report.contains("\n6.12.117: known\n"));
     }
 }

@@ -14,12 +14,15 @@ use crate::check;
 use crate::clock;
 use crate::fabric::{Fabric, MTU, Route, VLAN, VM_MAC, guest_neighbours};
 use crate::report::Row;
-use crate::scenario::{Outcome, Scenario, Stage};
+use crate::scenario::{Outcome, Programs, Scenario, Stage};
 
 /// For commands that take no time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Seed of the faults unless told otherwise.
 pub(crate) const SEED: u64 = 1;
+
+/// Last words of a machine that died.
+const CONSOLE: &str = "console.log";
 
 /// What to run, and where results go.
 pub(crate) struct Orders<'a> {
@@ -31,6 +34,8 @@ pub(crate) struct Orders<'a> {
     pub keep: bool,
     /// How the machine runs.
     pub accel: Accel,
+    /// Random programs.
+    pub programs: Programs,
 }
 
 /// All scenarios that the orders name, on one kernel.
@@ -68,7 +73,12 @@ pub(crate) fn kernel(
                 row.scenario, row.direction, row.network, row.path_mtu
             ));
             if stage.vm.agent().counters().is_err() {
-                bar.println("the machine does not answer any more: starting another");
+                let console = orders.dir.join(CONSOLE);
+                bar.println(format!(
+                    "the machine does not answer any more ({}): starting another",
+                    console.display()
+                ));
+                fs::write(&console, stage.vm.console()).context(CONSOLE)?;
                 drop(stage);
                 stage = set_up(image, scratch.path(), orders)?;
             }
@@ -122,7 +132,7 @@ fn set_up(image: &Image, dir: &Path, orders: &Orders<'_>) -> Result<Stage> {
     })?;
     let command = guest_neighbours();
     vm.agent().exec(&command, PATIENCE)?.ok().context(command)?;
-    Ok(Stage::new(vm, fabric, orders.seed))
+    Ok(Stage::new(vm, fabric, orders.seed, orders.programs))
 }
 
 fn progress(len: u64) -> ProgressBar {
@@ -155,6 +165,7 @@ fn row(
         error,
         retransmitted: outcome.retransmitted,
         figure: outcome.figure,
+        notes: outcome.notes,
         packets,
         seconds: started.elapsed().as_secs_f64(),
         pcap: None,

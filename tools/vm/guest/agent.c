@@ -25,6 +25,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+static verb_fn verb_batch;
+
 static const struct {
     const char *name;
     verb_fn *run;
@@ -39,6 +41,7 @@ static const struct {
     {"hash", verb_hash},       {"peek", verb_peek},     {"poke", verb_poke},
     {"modify", verb_modify},   {"query", verb_query},   {"send", verb_send},
     {"recv", verb_recv},       {"bind", verb_bind},     {"poll", verb_poll},
+    {"limit", verb_limit},     {"batch", verb_batch},
 };
 
 static int port;
@@ -230,15 +233,19 @@ static void read_line(char *line)
     die("a request without an end of line");
 }
 
-/* Splits the line in place. False after fail(); the payload's length is known in either case. */
-static bool parse(char *line, struct request *r, struct answer *a)
+/* Whether bytes follow the line of a request. */
+static bool has_payload(const char *verb)
+{
+    return !strcmp(verb, "exec") || !strcmp(verb, "spawn") || !strcmp(verb, "put") ||
+           !strcmp(verb, "batch");
+}
+
+/* Splits "VERB k=v ..." in place. False after fail(); the payload's length is known in either
+ * case. */
+static bool parse(char *rest, struct request *r, struct answer *a)
 {
     bool sound = true;
-    char *rest = line;
-    r->seq = strsep(&rest, " ");
     r->verb = rest ? strsep(&rest, " ") : "";
-    if (!*r->seq)
-        die("a request without a sequence number");
     while (rest) {
         char *value = strsep(&rest, " "), *key = strsep(&value, "=");
         uint64_t len;
@@ -253,14 +260,57 @@ static bool parse(char *line, struct request *r, struct answer *a)
             continue;
         }
         r->fields[r->n_fields++] = (struct field){key, value};
-        if (!strcmp(key, "len") &&
-            (!strcmp(r->verb, "exec") || !strcmp(r->verb, "spawn") || !strcmp(r->verb, "put"))) {
+        if (!strcmp(key, "len") && has_payload(r->verb)) {
             if (!parse_number(value, MAX_PAYLOAD, &len))
                 die("a payload beyond the limit");
             r->len = len;
         }
     }
     return sound;
+}
+
+static int dispatch(const struct request *r, struct answer *a)
+{
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+        if (!strcmp(verbs[i].name, r->verb))
+            return verbs[i].run(r, a);
+    return fail(a, "no verb %.64s", r->verb);
+}
+
+/* A request is echoed in parts: no line may be made of it. */
+static void one_line(char *text)
+{
+    for (char *c = text; *c; c++)
+        if (!isprint((unsigned char)*c))
+            *c = '?';
+}
+
+/* Requests without payload, one a line; their answers, up to the first that fails. */
+static int verb_batch(const struct request *r, struct answer *a)
+{
+    char *rest = r->payload;
+    a->has_payload = true;
+    for (int result = 0; rest && *rest && result == 0;) {
+        struct request one = {.seq = r->seq};
+        struct answer its = {0};
+        bool sound = parse(strsep(&rest, "\n"), &one, &its);
+        if (sound && has_payload(one.verb)) {
+            fail(&its, "%.64s cannot be in a batch", one.verb);
+            sound = false;
+        }
+        result = sound ? dispatch(&one, &its) : -1;
+        if (result == 0 && its.has_payload)
+            result = fail(&its, "%.64s cannot be in a batch", one.verb);
+        one_line(its.error);
+        append(&a->payload, result ? "err " : "ok", result ? 4 : 2);
+        if (result)
+            append(&a->payload, its.error, strlen(its.error));
+        append(&a->payload, its.fields.at, its.fields.len);
+        append(&a->payload, "\n", 1);
+        free(its.fields.at);
+        free(its.payload.at);
+    }
+    return 0;
 }
 
 static void respond(const struct request *r, struct answer *a, int result)
@@ -273,10 +323,7 @@ static void respond(const struct request *r, struct answer *a, int result)
             say(a, "len=%zu", a->payload.len);
         append(&out, a->fields.at, a->fields.len);
     } else {
-        /* A request is echoed in parts: no line may be made of it. */
-        for (char *c = a->error; *c; c++)
-            if (!isprint((unsigned char)*c))
-                *c = '?';
+        one_line(a->error);
         append(&out, " err ", 5);
         append(&out, a->error, strlen(a->error));
         append(&out, a->fields.at, a->fields.len);
@@ -294,18 +341,18 @@ static void serve_one(char *line)
     struct answer a = {0};
     int result = -1;
     read_line(line);
-    bool sound = parse(line, &r, &a);
+    char *rest = line;
+    r.seq = strsep(&rest, " ");
+    if (!*r.seq)
+        die("a request without a sequence number");
+    bool sound = parse(rest, &r, &a);
     r.payload = malloc(r.len + 1);
     if (!r.payload)
         die("out of memory");
     read_all(r.payload, r.len);
     r.payload[r.len] = 0;
-    verb_fn *run = NULL;
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        if (!strcmp(verbs[i].name, r.verb))
-            run = verbs[i].run;
     if (sound)
-        result = run ? run(&r, &a) : fail(&a, "no verb %.64s", r.verb);
+        result = dispatch(&r, &a);
     respond(&r, &a, result);
     free(r.payload);
     free(a.fields.at);

@@ -84,13 +84,28 @@ int device_open(struct answer *a);
 /* The object that field `key` names, or NULL after fail(). */
 void *object(const struct request *r, struct answer *a, const char *key, enum kind kind);
 verb_fn verb_reset, verb_mr, verb_dereg, verb_cq, verb_qp, verb_srq, verb_ah, verb_mw,
-    verb_destroy, verb_mcast, verb_events;
+    verb_destroy, verb_mcast, verb_events, verb_limit;
 
 /* memory.c */
 verb_fn verb_fill, verb_hash, verb_peek, verb_poke;
 /* state.c */
 bool address(const struct request *r, struct answer *a, struct ibv_ah_attr *ah);
 verb_fn verb_modify, verb_query;
+/* newer.c */
+/* Operations that came with Linux 6.2, and that libibverbs here does not know yet. */
+struct newer {
+    uint32_t opcode; /* as the kernel numbers them */
+    uint64_t remote;
+    uint32_t rkey, length;
+    uint8_t type, level; /* of a FLUSH */
+    uint64_t value;      /* of an ATOMIC WRITE */
+    uint64_t wr;
+    unsigned flags;
+};
+#define NEWER_FLUSH 14
+#define NEWER_ATOMIC_WRITE 15
+/* Posts one; returns an errno. */
+int post_newer(struct ibv_qp *qp, const struct newer *what);
 /* post.c */
 verb_fn verb_send, verb_recv, verb_bind, verb_poll;
 

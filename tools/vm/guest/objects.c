@@ -72,7 +72,6 @@ static int keep(struct answer *a, enum kind kind, void **at, void *made)
     return made ? 0 : fail_errno(a, errno, "create %s", names[kind]);
 }
 
-/* Returns an errno. */
 /* Groups that queue pairs are in: a member cannot be destroyed. */
 #define MAX_MEMBERSHIPS 64
 static struct {
@@ -110,6 +109,7 @@ static int member(struct ibv_qp *qp, const union ibv_gid *gid, bool attach)
     return error;
 }
 
+/* Returns an errno. */
 static int destroy(enum kind kind, void **at)
 {
     int error = 0;
@@ -140,8 +140,9 @@ static int destroy(enum kind kind, void **at)
 int verb_reset(const struct request *r, struct answer *a)
 {
     (void)r;
-    /* Users before what they use. */
-    static const enum kind order[] = {QP, MW, AH, SRQ, CQ, MR};
+    /* Users before what they use. A window of type 2 uses the QP that it was bound by: rxe would
+     * wait for it for ever. */
+    static const enum kind order[] = {MW, QP, AH, SRQ, CQ, MR};
     for (size_t k = 0; k < sizeof order / sizeof *order; k++)
         for (int id = 0; id < MAX_OBJECTS; id++) {
             void **at = &objects[order[k]][id];
@@ -238,11 +239,23 @@ int verb_srq(const struct request *r, struct answer *a)
     return keep(a, SRQ, at, ibv_create_srq(pd, &attr));
 }
 
+/* Arms the event of an SRQ. */
+int verb_limit(const struct request *r, struct answer *a)
+{
+    uint64_t limit = 0;
+    struct ibv_srq *srq = object(r, a, "srq", SRQ);
+    if (!srq || !required(r, a, "limit", UINT32_MAX, &limit))
+        return -1;
+    struct ibv_srq_attr attr = {.srq_limit = (uint32_t)limit};
+    int error = ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT);
+    return error ? fail_errno(a, error, "set the limit") : 0;
+}
+
 int verb_qp(const struct request *r, struct answer *a)
 {
     uint64_t swr = 64, rwr = 64, ssge = 4, rsge = 4, inl = 0, sig_all = 0;
     void **at = fresh(r, a, QP);
-    struct ibv_qp_init_attr attr = {0};
+    struct ibv_qp_init_attr_ex attr = {.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = pd};
     const char *type = text(r, "type", "rc");
     if (!at || !number(r, a, "swr", UINT32_MAX, &swr) || !number(r, a, "rwr", UINT32_MAX, &rwr) ||
         !number(r, a, "ssge", UINT32_MAX, &ssge) || !number(r, a, "rsge", UINT32_MAX, &rsge) ||
@@ -262,7 +275,12 @@ int verb_qp(const struct request *r, struct answer *a)
     attr.cap = (struct ibv_qp_cap){(uint32_t)swr, (uint32_t)rwr, (uint32_t)ssge, (uint32_t)rsge,
                                    (uint32_t)inl};
     attr.sq_sig_all = (int)sig_all;
-    struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+    if (attr.qp_type == IBV_QPT_RC) {
+        /* For post_newer(). */
+        attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attr.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
+    }
+    struct ibv_qp *qp = ibv_create_qp_ex(device, &attr);
     if (qp)
         say(a, "qpn=0x%x", qp->qp_num);
     return keep(a, QP, at, qp);

@@ -153,6 +153,33 @@ static bool parse_send(const struct request *r, struct answer *a, const struct i
     return true;
 }
 
+/* atomic_write: the eight bytes at the first sge, flush: `length` bytes of the range, or with
+ * level=1 the whole region. */
+static int send_newer(const struct request *r, struct answer *a, struct ibv_qp *qp, bool flush)
+{
+    struct series s;
+    struct newer what = {.opcode = flush ? NEWER_FLUSH : NEWER_ATOMIC_WRITE};
+    uint64_t flags = IBV_SEND_SIGNALED, rkey = 0, length = flush ? 0 : 8, type = 1, level = 0;
+    if (!parse_series(r, a, &s) || !number(r, a, "rva", UINT64_MAX, &what.remote) ||
+        !number(r, a, "rkey", UINT32_MAX, &rkey) || !number(r, a, "flags", UINT32_MAX, &flags) ||
+        !number(r, a, "length", UINT32_MAX, &length) || !number(r, a, "type", 3, &type) ||
+        !number(r, a, "level", 1, &level))
+        return -1;
+    if (s.n != 1 || s.n_sge != (flush ? 0 : 1))
+        return fail(a, "one at a time; a flush has no sge, an atomic_write has one");
+    what.wr = s.wr;
+    what.flags = (unsigned)flags;
+    what.rkey = (uint32_t)rkey;
+    what.length = (uint32_t)length;
+    what.type = (uint8_t)type;
+    what.level = (uint8_t)level;
+    if (!flush)
+        memcpy(&what.value, (const void *)(uintptr_t)s.sge[0].addr, sizeof what.value);
+    int error = post_newer(qp, &what);
+    say(a, "posted=%d", !error);
+    return error ? fail_errno(a, error, "post") : 0;
+}
+
 static int posted(struct answer *a, int error, uint64_t n)
 {
     say(a, "posted=%llu", (unsigned long long)n);
@@ -165,6 +192,9 @@ int verb_send(const struct request *r, struct answer *a)
     struct ibv_send_wr like, *bad = NULL;
     uint64_t rstride = 0;
     struct ibv_qp *qp = object(r, a, "qp", QP);
+    const char *op = text(r, "op", "");
+    if (qp && (!strcmp(op, "flush") || !strcmp(op, "atomic_write")))
+        return send_newer(r, a, qp, !strcmp(op, "flush"));
     if (!qp || !parse_series(r, a, &s) || !parse_send(r, a, qp, &like) ||
         !number(r, a, "rstride", UINT64_MAX, &rstride))
         return -1;

@@ -129,6 +129,38 @@ impl Agent {
         }
     }
 
+    /// Requests without payload, in one turn: the answers of as many as were done. The first that
+    /// the agent refuses is an error of type [`Refused`], and those behind it are not done.
+    pub fn batch(&mut self, requests: &[String], timeout: Duration) -> Result<Vec<Answer>> {
+        let lines = requests.join("\n");
+        ensure!(
+            requests.iter().all(|r| !r.contains('\n')) && !lines.is_empty(),
+            "a request is a line"
+        );
+        let answer = self.call("batch", "", Some(lines.as_bytes()), timeout)?;
+        let text = String::from_utf8(answer.payload).context("answers that are no text")?;
+        let mut answers = Vec::new();
+        for (line, request) in text.lines().zip(requests) {
+            match parse_head(format!("0 {line}").as_bytes(), 0)? {
+                Head::Ok(fields, _) => answers.push(Answer {
+                    fields,
+                    payload: Vec::new(),
+                }),
+                Head::Err(text) => {
+                    let request = request.chars().take(200).collect();
+                    return Err(Refused { request, text }.into());
+                }
+            }
+        }
+        ensure!(
+            answers.len() == requests.len(),
+            "{} answers to {} requests",
+            answers.len(),
+            requests.len()
+        );
+        Ok(answers)
+    }
+
     fn exchange(&mut self, bytes: &[u8], timeout: Duration) -> Result<Result<Answer, String>> {
         let deadline = now() + timeout;
         self.stream
@@ -400,6 +432,22 @@ mod tests {
         let refused = error.downcast_ref::<Refused>().unwrap();
         assert_eq!(refused.text, "there is no qp 5");
         assert!(error.to_string().contains("\"query qp=5\""), "{error}");
+        agent.reset().unwrap();
+    }
+
+    #[test]
+    fn a_batch_ends_where_it_is_refused() {
+        let requests = ["mr id=1", "mr id=2"].map(str::to_owned);
+        let (mut agent, _peer) =
+            agent(b"1 ok len=17\nok rkey=7\nok k=v\n2 ok len=18\nok\nerr that is it\n3 ok\n");
+        let answers = agent.batch(&requests, SOON).unwrap();
+        assert_eq!((answers.len(), answers[0].num("rkey").unwrap()), (2, 7));
+        let error = agent.batch(&requests, SOON).unwrap_err();
+        let refused = error.downcast_ref::<Refused>().unwrap();
+        assert_eq!(
+            (&*refused.request, &*refused.text),
+            ("mr id=2", "that is it")
+        );
         agent.reset().unwrap();
     }
 

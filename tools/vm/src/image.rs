@@ -20,7 +20,7 @@ const INIT: &str = include_str!("../guest/init");
 const HOW: &str = concat!(include_str!("image.rs"), include_str!("cpio.rs"));
 
 /// The agent's source. It travels in the program, which may run without its repository.
-const AGENT: [(&str, &str); 8] = [
+const AGENT: [(&str, &str); 9] = [
     ("agent.h", include_str!("../guest/agent.h")),
     ("agent.c", include_str!("../guest/agent.c")),
     ("process.c", include_str!("../guest/process.c")),
@@ -29,6 +29,7 @@ const AGENT: [(&str, &str); 8] = [
     ("memory.c", include_str!("../guest/memory.c")),
     ("state.c", include_str!("../guest/state.c")),
     ("post.c", include_str!("../guest/post.c")),
+    ("newer.c", include_str!("../guest/newer.c")),
 ];
 
 /// Loaded at the start, in this order. crc32_generic comes first: without it `rdma link add` says

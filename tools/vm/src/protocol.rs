@@ -117,7 +117,7 @@ pub(crate) fn request(seq: u64, verb: &str, args: &str, payload: Option<&[u8]>) 
     }
     if let Some(payload) = payload {
         // The agent reads bytes behind these only, and would take them for the next request.
-        let takes = ["exec", "spawn", "put"].contains(&verb);
+        let takes = ["exec", "spawn", "put", "batch"].contains(&verb);
         ensure!(takes, "{verb} takes no payload");
         ensure!(
             payload.len() <= MAX_PAYLOAD,

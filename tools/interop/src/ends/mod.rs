@@ -3,6 +3,7 @@
 
 mod pattern;
 mod rxe;
+mod work;
 mod xroce;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,11 @@ use crate::fabric::Route;
 
 pub(crate) use pattern::{fnv1a, pattern_byte};
 pub(crate) use rxe::{Rxe, gid_index, wait_for_port};
-pub(crate) use xroce::Xroce;
+pub(crate) use work::{
+    Bind, Bound, Destination, FlushRange, Happened, MULTICAST_QPN, Op, Piece, Recv, Send, Subject,
+    Wc,
+};
+pub(crate) use xroce::{LoopPair, Looped, Xroce, loop_ends};
 
 /// A registered region of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +33,19 @@ pub(crate) struct CqId(pub u32);
 /// A queue pair of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct QpId(pub u32);
+
+/// A shared receive queue of an end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SrqId(pub u32);
+
+/// A memory window of an end, and its key before it is bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mw {
+    /// At its own end.
+    pub id: u32,
+    /// Good for nothing yet.
+    pub rkey: u32,
+}
 
 /// What the other end needs to reach a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +64,18 @@ pub(crate) mod access {
     pub(crate) const LOCAL_WRITE: u32 = 1;
     /// Local write, remote write (2) and remote read (4).
     pub(crate) const ALL: u32 = 7;
-    /// The same and remote atomic.
+    /// Remote write.
+    pub(crate) const REMOTE_WRITE: u32 = 2;
+    /// Remote read.
+    pub(crate) const REMOTE_READ: u32 = 4;
+    /// All of these and remote atomic.
     pub(crate) const ATOMIC: u32 = 15;
+    /// Windows may be bound.
+    pub(crate) const MW_BIND: u32 = 16;
+    /// FLUSH to global visibility.
+    pub(crate) const FLUSH_GLOBAL: u32 = 1 << 8;
+    /// A bit of xroce alone: the key may be taken back. rxe has no such regions for users.
+    pub(crate) const INVALIDATE: u32 = 1 << 30;
 }
 
 /// An address handle of an end.
@@ -77,6 +105,8 @@ pub(crate) struct QpSpec {
     pub depth: u32,
     /// SGEs of each.
     pub sges: u8,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<SrqId>,
 }
 
 /// What both ends agree on, and what one end decides.
@@ -130,147 +160,6 @@ impl Default for Tuning {
     }
 }
 
-/// Operation of a send work request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub(crate) enum Op {
-    /// SEND.
-    Send,
-    /// SEND with immediate data.
-    SendImm,
-    /// RDMA WRITE.
-    Write,
-    /// RDMA WRITE with immediate data.
-    WriteImm,
-    /// RDMA READ.
-    Read,
-    /// Compare and swap.
-    CompareSwap,
-    /// Fetch and add.
-    FetchAdd,
-}
-
-impl Op {
-    /// Those that move data.
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Send,
-        Self::SendImm,
-        Self::Write,
-        Self::WriteImm,
-        Self::Read,
-    ];
-
-    /// Whether it names memory of the other end.
-    pub(crate) fn is_remote(self) -> bool {
-        !matches!(self, Self::Send | Self::SendImm)
-    }
-
-    /// Whether it takes a receive of the other end.
-    pub(crate) fn takes_recv(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
-    }
-
-    /// Whether it carries immediate data.
-    pub(crate) fn has_imm(self) -> bool {
-        matches!(self, Self::SendImm | Self::WriteImm)
-    }
-
-    /// As in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Send => "SEND",
-            Self::SendImm => "SEND imm",
-            Self::Write => "WRITE",
-            Self::WriteImm => "WRITE imm",
-            Self::Read => "READ",
-            Self::CompareSwap => "compare and swap",
-            Self::FetchAdd => "fetch and add",
-        }
-    }
-}
-
-/// Where a datagram goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Destination {
-    /// Address handle.
-    pub ah: AhId,
-    /// Queue pair, 0xffffff for a group.
-    pub qpn: u32,
-    /// Q_Key.
-    pub qkey: u32,
-}
-
-/// QPN of all groups.
-pub(crate) const MULTICAST_QPN: u32 = 0x00ff_ffff;
-
-/// A piece of a region: offset and length.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Piece {
-    /// Region at the posting end.
-    pub mr: MrId,
-    /// Offset in it; beyond its end in scenarios about that.
-    pub off: u64,
-    /// Bytes.
-    pub len: u32,
-}
-
-/// `count` send work requests: each next one has a `wr` one higher, pieces `stride` further, and
-/// a remote address `stride` further.
-#[derive(Clone, Debug)]
-pub(crate) struct Send {
-    /// Identifier of the first.
-    pub wr: u64,
-    /// What to do.
-    pub op: Op,
-    /// Report success.
-    pub signaled: bool,
-    /// Immediate data, for the operations that have it.
-    pub imm: u32,
-    /// Remote address, for WRITE and READ.
-    pub va: u64,
-    /// Remote key, for WRITE and READ.
-    pub rkey: u32,
-    /// Local data.
-    pub pieces: Vec<Piece>,
-    /// How many.
-    pub count: u32,
-    /// Distance of their data, in bytes.
-    pub stride: u64,
-    /// Of a datagram.
-    pub to: Option<Destination>,
-    /// Of an atomic: what to compare with, or add; what to store.
-    pub operands: [u64; 2],
-}
-
-/// `count` receive work requests, counted as [`Send`] is.
-#[derive(Clone, Debug)]
-pub(crate) struct Recv {
-    /// Identifier of the first.
-    pub wr: u64,
-    /// Where the data goes.
-    pub pieces: Vec<Piece>,
-    /// How many.
-    pub count: u32,
-    /// Distance of their buffers, in bytes.
-    pub stride: u64,
-}
-
-/// A work completion, with the numbers of libibverbs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wc {
-    /// Identifier.
-    pub wr: u64,
-    /// `ibv_wc_status`.
-    pub status: u32,
-    /// `ibv_wc_opcode`.
-    pub opcode: u32,
-    /// Bytes.
-    pub len: u32,
-    /// Immediate data.
-    pub imm: Option<u32>,
-    /// Sender of a datagram, of which the first 40 bytes are a network header.
-    pub datagram_from: Option<u32>,
-}
-
 /// An end of a connection.
 pub(crate) trait End {
     /// "rxe" or "xroce".
@@ -320,6 +209,41 @@ pub(crate) trait End {
 
     /// Waits until `min` completions came or the time is over; takes `max` at most.
     fn poll(&mut self, cq: CqId, min: u32, max: u32, timeout: Duration) -> Result<Vec<Wc>>;
+
+    /// A shared receive queue.
+    fn srq(&mut self, depth: u32, sges: u8) -> Result<SrqId>;
+
+    /// Posts receives to it.
+    fn srq_recv(&mut self, srq: SrqId, recv: &Recv) -> Result<()>;
+
+    /// Arms its event: fewer receives left than this.
+    fn srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()>;
+
+    /// Asynchronous events so far, or the first ones within a time.
+    fn events(&mut self, timeout: Duration) -> Result<Vec<Happened>>;
+
+    /// A memory window of type 1, or 2B.
+    fn mw(&mut self, type2: bool) -> Result<Mw>;
+
+    /// Binds one: type 1 as the end does it, type 2 by a work request.
+    fn bind(&mut self, qp: QpId, mw: Mw, bind: &Bind) -> Result<Bound>;
+
+    /// Frees one.
+    fn free_mw(&mut self, mw: Mw) -> Result<()>;
+
+    /// Does what it has put off.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// "rts", "err" and so on.
+    fn state(&mut self, qp: QpId) -> Result<String>;
+
+    /// Hashes of ranges: region, offset, length.
+    fn hashes(&mut self, ranges: &[(MrId, u64, u64)]) -> Result<Vec<u64>> {
+        let one = |&(mr, off, len): &_| self.hash(mr, off, len);
+        ranges.iter().map(one).collect()
+    }
 
     /// Counters by the names of rxe's `hw_counters`, sums of all queue pairs since the start.
     fn counters(&mut self) -> Result<BTreeMap<String, u64>>;

@@ -1,15 +1,19 @@
 //! The end in the virtual machine: Linux rdma_rxe, driven through the guest's agent.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use xroce_vm::{Agent, Answer, Completion};
 use xroce_wire::newtypes::Gid;
 
-use super::{AhId, Connect, CqId, End, Mr, MrId, Op, Piece, QpId, QpSpec, Recv, Send, Service, Wc};
+use super::{
+    AhId, Bind, Bound, Connect, CqId, End, Happened, Mr, MrId, Mw, Op, Piece, QpId, QpSpec, Recv,
+    Send, Service, SrqId, Subject, Wc,
+};
 use crate::fabric::Route;
 
 /// How long an answer may take beyond what was asked for.
@@ -25,20 +29,107 @@ const GRH: u32 = 1;
 /// `IBV_WC_WITH_IMM`.
 const WITH_IMM: u32 = 2;
 
+/// `IBV_WC_WITH_INV` as rxe has it.
+const WITH_INV: u32 = 4;
+/// `IBV_SEND_FENCE`.
+const FENCE: u32 = 1;
+/// Kinds that events are of.
+const KINDS: [&str; 2] = ["qp", "srq"];
+
+/// The agent, alone or shared with another end in the same guest.
+enum Line<'v> {
+    Alone(&'v mut Agent),
+    Shared(&'v RefCell<&'v mut Agent>),
+}
+
 /// rdma_rxe in the guest.
 pub(crate) struct Rxe<'v> {
-    agent: &'v mut Agent,
+    line: Line<'v>,
+    /// The highest id in use.
     next: u32,
+    /// Where its ids start.
+    base: u32,
+    /// Host number of the other end.
+    peer: u8,
+    /// Requests that go with the next one.
+    later: Vec<String>,
+    /// Whether what has no answer waits for what has.
+    lazy: bool,
+    /// GID index of a network.
+    index: Option<(Route, u32)>,
 }
 
 impl<'v> Rxe<'v> {
     /// The device of this guest, with the objects it has.
     pub(crate) fn new(agent: &'v mut Agent) -> Self {
-        Self { agent, next: 0 }
+        Self::on(Line::Alone(agent))
     }
 
+    fn on(line: Line<'v>) -> Self {
+        Self {
+            line,
+            next: 0,
+            base: 0,
+            peer: 1,
+            later: Vec::new(),
+            lazy: false,
+            index: None,
+        }
+    }
+
+    /// Posts and the like wait for the next call that has an answer, and go with it.
+    pub(crate) fn lazy(mut self) -> Self {
+        self.lazy = true;
+        self
+    }
+
+    /// Two ends on one device, for queue pairs that are connected with each other. Resetting the
+    /// first one destroys the objects of both.
+    pub(crate) fn twins(agent: &'v RefCell<&'v mut Agent>) -> [Self; 2] {
+        [0, 512].map(|base| Self {
+            next: base,
+            base,
+            peer: HOST,
+            ..Self::on(Line::Shared(agent)).lazy()
+        })
+    }
+
+    fn with<T>(&mut self, job: impl FnOnce(&mut Agent) -> T) -> T {
+        match &mut self.line {
+            Line::Alone(agent) => job(agent),
+            Line::Shared(agent) => job(&mut agent.borrow_mut()),
+        }
+    }
+
+    /// All that waits, with this behind it.
     fn call(&mut self, verb: &str, args: &str) -> Result<Answer> {
-        self.agent.call(verb, args, None, PATIENCE)
+        if self.later.is_empty() {
+            return self.with(|agent| agent.call(verb, args, None, PATIENCE));
+        }
+        let mut requests = std::mem::take(&mut self.later);
+        requests.push(format!("{verb} {args}"));
+        let mut answers = self.with(|agent| agent.batch(&requests, PATIENCE))?;
+        answers.pop().context("no answer")
+    }
+
+    /// A request whose answer says nothing.
+    fn order(&mut self, verb: &str, args: &str) -> Result<()> {
+        if self.lazy {
+            self.later.push(format!("{verb} {args}"));
+            return Ok(());
+        }
+        self.call(verb, args).map(drop)
+    }
+
+    fn gid_index(&mut self, route: Route) -> Result<u32> {
+        match self.index {
+            Some((of, index)) if of == route => Ok(index),
+            _ => {
+                let index = self.with(|agent| gid_index(agent, route))?;
+                self.index = Some((route, index));
+                Ok(index)
+            }
+        }
     }
 
     fn id(&mut self) -> u32 {
@@ -50,13 +141,14 @@ impl<'v> Rxe<'v> {
     fn make_qp(&mut self, kind: &str, spec: &QpSpec) -> Result<(u32, u32)> {
         let id = self.id();
         let (scq, rcq, depth, sges) = (spec.send_cq.0, spec.recv_cq.0, spec.depth, spec.sges);
-        let answer = self.call(
-            "qp",
-            &format!(
-                "id={id} type={kind} scq={scq} rcq={rcq} swr={depth} rwr={depth} ssge={sges} \
-                 rsge={sges} inline=0"
-            ),
-        )?;
+        let mut args = format!(
+            "id={id} type={kind} scq={scq} rcq={rcq} swr={depth} rwr={depth} ssge={sges} \
+             rsge={sges} inline=0"
+        );
+        if let Some(srq) = spec.srq {
+            write!(args, " srq={}", srq.0)?;
+        }
+        let answer = self.call("qp", &args)?;
         Ok((id, u32::try_from(answer.num("qpn")?).context("qpn")?))
     }
 }
@@ -83,6 +175,32 @@ fn pieces(list: &[Piece]) -> String {
     texts.join(",")
 }
 
+/// Fields of receives.
+fn receives(recv: &Recv) -> String {
+    format!(
+        "wr={} sge={} n={} wrstep=1 stride={} raw=1",
+        recv.wr,
+        pieces(&recv.pieces),
+        recv.count,
+        recv.stride
+    )
+}
+
+/// `NUMBER:KIND:ID`.
+fn event(text: &str) -> Result<Happened> {
+    let parts: Vec<&str> = text.split(':').collect();
+    ensure!(parts.len() == 3, "{text:?} is no event");
+    let id = parts[2].parse()?;
+    Ok(Happened {
+        event: parts[0].parse()?,
+        of: match KINDS.iter().position(|kind| *kind == parts[1]) {
+            Some(0) => Subject::Qp(QpId(id)),
+            Some(_) => Subject::Srq(SrqId(id)),
+            None => Subject::Other,
+        },
+    })
+}
+
 /// As scenarios see a completion.
 fn completion(wc: &Completion) -> Wc {
     let is_recv = wc.opcode & RECV != 0;
@@ -92,6 +210,7 @@ fn completion(wc: &Completion) -> Wc {
         opcode: wc.opcode,
         len: wc.byte_len,
         imm: (wc.flags & WITH_IMM != 0).then_some(wc.imm),
+        inv: (wc.flags & WITH_INV != 0).then_some(wc.imm),
         // rxe says IBV_WC_GRH for every receive, and a source only for datagrams.
         datagram_from: (is_recv && wc.flags & GRH != 0 && wc.src_qp != 0).then_some(wc.src_qp),
     }
@@ -115,7 +234,11 @@ impl End for Rxe<'_> {
     }
 
     fn reset(&mut self) -> Result<()> {
-        self.next = 0;
+        self.next = self.base;
+        self.later.clear();
+        if self.base > 0 {
+            return Ok(());
+        }
         self.call("reset", "").map(drop)
     }
 
@@ -135,7 +258,7 @@ impl End for Rxe<'_> {
 
     fn fill(&mut self, mr: MrId, off: u64, len: u64, seed: u64) -> Result<()> {
         let args = format!("mr={} off={off} len={len} seed={seed}", mr.0);
-        self.call("fill", &args).map(drop)
+        self.order("fill", &args)
     }
 
     fn hash(&mut self, mr: MrId, off: u64, len: u64) -> Result<u64> {
@@ -145,7 +268,7 @@ impl End for Rxe<'_> {
 
     fn cq(&mut self, depth: u32) -> Result<CqId> {
         let id = self.id();
-        self.call("cq", &format!("id={id} depth={depth}"))?;
+        self.order("cq", &format!("id={id} depth={depth}"))?;
         Ok(CqId(id))
     }
 
@@ -155,25 +278,25 @@ impl End for Rxe<'_> {
             Service::Uc => "uc",
         };
         let (id, qpn) = self.make_qp(kind, spec)?;
-        self.call("modify", &format!("qp={id} state=init access={access}"))?;
+        self.order("modify", &format!("qp={id} state=init access={access}"))?;
         Ok((QpId(id), qpn))
     }
 
     fn datagram_qp(&mut self, spec: &QpSpec, qkey: u32) -> Result<(QpId, u32)> {
         let (id, qpn) = self.make_qp("ud", spec)?;
-        self.call("modify", &format!("qp={id} state=init qkey={qkey:#x}"))?;
-        self.call("modify", &format!("qp={id} state=rtr"))?;
-        self.call("modify", &format!("qp={id} state=rts sq_psn=0xfffffe"))?;
+        self.order("modify", &format!("qp={id} state=init qkey={qkey:#x}"))?;
+        self.order("modify", &format!("qp={id} state=rtr"))?;
+        self.order("modify", &format!("qp={id} state=rts sq_psn=0xfffffe"))?;
         Ok((QpId(id), qpn))
     }
 
     fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
         let id = self.id();
-        let index = gid_index(self.agent, route)?;
-        let dgid = group.unwrap_or_else(|| Gid::from(route.ip(1)));
+        let index = self.gid_index(route)?;
+        let dgid = group.unwrap_or_else(|| Gid::from(route.ip(self.peer)));
         let dgid = u128::from_be_bytes(dgid.bytes());
         let args = format!("id={id} gid_index={index} dgid={dgid:032x} hop=64");
-        self.call("ah", &args)?;
+        self.order("ah", &args)?;
         Ok(AhId(id))
     }
 
@@ -194,8 +317,8 @@ impl End for Rxe<'_> {
     }
 
     fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
-        let index = gid_index(self.agent, to.route)?;
-        let dgid = u128::from_be_bytes(Gid::from(to.route.ip(1)).bytes());
+        let index = self.gid_index(to.route)?;
+        let dgid = u128::from_be_bytes(Gid::from(to.route.ip(self.peer)).bytes());
         let t = to.tuning;
         let mut rtr = format!(
             "qp={} state=rtr mtu={} dqpn={:#x} rq_psn={:#x} gid_index={index} dgid={dgid:032x} \
@@ -211,9 +334,8 @@ impl End for Rxe<'_> {
                 t.timeout, t.retry, t.rnr_retry, t.reads
             )?;
         }
-        self.call("modify", &rtr)?;
-        self.call("modify", &rts)?;
-        Ok(())
+        self.order("modify", &rtr)?;
+        self.order("modify", &rts)
     }
 
     fn send(&mut self, qp: QpId, send: &Send) -> Result<()> {
@@ -225,8 +347,13 @@ impl End for Rxe<'_> {
             Op::Read => "read",
             Op::CompareSwap => "cas",
             Op::FetchAdd => "fadd",
+            Op::SendInv => "send_inv",
+            Op::AtomicWrite => "atomic_write",
+            Op::Flush => "flush",
+            Op::LocalInv => "local_inv",
         };
-        let flags = if send.signaled { SIGNALED } else { 0 };
+        let fence = if send.fence { FENCE } else { 0 };
+        let flags = fence | if send.signaled { SIGNALED } else { 0 };
         let mut args = format!(
             "qp={} wr={} op={op} flags={flags} sge={} n={} wrstep=1 stride={} raw=1",
             qp.0,
@@ -246,33 +373,112 @@ impl End for Rxe<'_> {
             let [compare, swap] = send.operands;
             write!(args, " cmp={compare:#x} swap={swap:#x}")?;
         }
+        if matches!(send.op, Op::SendInv | Op::LocalInv) {
+            write!(args, " inv={:#x}", send.inv)?;
+        }
+        if send.op == Op::Flush {
+            let f = send.flush;
+            let kind = if f.persistent { 2 } else { 1 };
+            write!(
+                args,
+                " length={} type={kind} level={}",
+                f.len,
+                u8::from(f.whole)
+            )?;
+        }
         if let Some(to) = send.to {
             let (ah, qpn, qkey) = (to.ah.0, to.qpn, to.qkey);
             write!(args, " ah={ah} rqpn={qpn:#x} rqkey={qkey:#x}")?;
         }
-        self.call("send", &args).map(drop)
+        self.order("send", &args)
     }
 
     fn recv(&mut self, qp: QpId, recv: &Recv) -> Result<()> {
-        let args = format!(
-            "qp={} wr={} sge={} n={} wrstep=1 stride={} raw=1",
-            qp.0,
-            recv.wr,
-            pieces(&recv.pieces),
-            recv.count,
-            recv.stride
-        );
-        self.call("recv", &args).map(drop)
+        self.order("recv", &format!("qp={} {}", qp.0, receives(recv)))
     }
 
     fn poll(&mut self, cq: CqId, min: u32, max: u32, timeout: Duration) -> Result<Vec<Wc>> {
+        self.settle()?;
         let (min, max) = (min as usize, max as usize);
-        let all = self.agent.poll_up_to(cq.0, min, max, timeout)?;
+        let all = self.with(|agent| agent.poll_up_to(cq.0, min, max, timeout))?;
         Ok(all.iter().map(completion).collect())
     }
 
+    fn srq(&mut self, depth: u32, sges: u8) -> Result<SrqId> {
+        let id = self.id();
+        self.order("srq", &format!("id={id} wr={depth} sge={sges}"))?;
+        Ok(SrqId(id))
+    }
+
+    fn srq_recv(&mut self, srq: SrqId, recv: &Recv) -> Result<()> {
+        self.order("recv", &format!("srq={} {}", srq.0, receives(recv)))
+    }
+
+    fn srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
+        self.order("limit", &format!("srq={} limit={limit}", srq.0))
+    }
+
+    fn events(&mut self, timeout: Duration) -> Result<Vec<Happened>> {
+        let answer = self.call("events", &format!("timeout_ms={}", timeout.as_millis()))?;
+        answer.all("event").map(event).collect()
+    }
+
+    fn mw(&mut self, type2: bool) -> Result<Mw> {
+        let id = self.id();
+        let kind = if type2 { 2 } else { 1 };
+        let answer = self.call("mw", &format!("id={id} type={kind}"))?;
+        Ok(Mw {
+            id,
+            rkey: answer.num32("rkey")?,
+        })
+    }
+
+    fn bind(&mut self, qp: QpId, mw: Mw, bind: &Bind) -> Result<Bound> {
+        let args = format!(
+            "qp={} mw={} mr={} off={} len={} access={} wr={}",
+            qp.0, mw.id, bind.mr.0, bind.off, bind.len, bind.access, bind.wr
+        );
+        Ok(Bound {
+            rkey: self.call("bind", &args)?.num32("rkey")?,
+            completes: true,
+        })
+    }
+
+    fn free_mw(&mut self, mw: Mw) -> Result<()> {
+        self.order("destroy", &format!("kind=mw id={}", mw.id))
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if self.later.is_empty() {
+            return Ok(());
+        }
+        let requests = std::mem::take(&mut self.later);
+        self.with(|agent| agent.batch(&requests, PATIENCE))
+            .map(drop)
+    }
+
+    fn state(&mut self, qp: QpId) -> Result<String> {
+        let answer = self.call("query", &format!("qp={}", qp.0))?;
+        Ok(answer.text("state")?.to_owned())
+    }
+
+    fn hashes(&mut self, ranges: &[(MrId, u64, u64)]) -> Result<Vec<u64>> {
+        if ranges.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.settle()?;
+        let request = |&(mr, off, len): &(MrId, u64, u64)| {
+            let mr = mr.0;
+            format!("hash mr={mr} off={off} len={len}")
+        };
+        let requests: Vec<String> = ranges.iter().map(request).collect();
+        let answers = self.with(|agent| agent.batch(&requests, PATIENCE))?;
+        answers.iter().map(|answer| answer.num("fnv")).collect()
+    }
+
     fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
-        self.agent.counters()
+        self.settle()?;
+        self.with(Agent::counters)
     }
 
     fn failure(&mut self, _qp: QpId) -> Result<Option<String>> {

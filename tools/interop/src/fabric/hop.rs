@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tun_rs::SyncDevice;
 
 use super::fault::{Fault, Faults, Rule, Side, Verdict};
+use super::flush;
 use super::look::{self, Roce};
 use super::record::{Fate, Record};
 use crate::clock;
@@ -266,6 +267,9 @@ impl Hop {
             return Fate::Overflow;
         };
         let mut copy = frame.to_vec();
+        if let Some(packet) = packet {
+            flush::translate(&mut copy, packet, from);
+        }
         let (fate, fits) = match verdict {
             Verdict::Pass => (Fate::Forwarded, lane.push(copy)),
             Verdict::Cut => (Fate::Cut, true),

@@ -13,6 +13,7 @@
 
 pub(crate) mod account;
 pub(crate) mod fault;
+mod flush;
 mod hop;
 pub(crate) mod look;
 pub(crate) mod record;
@@ -124,6 +125,8 @@ impl Fabric {
                 .mtu(MTU)
                 .build_sync()
                 .context("making the tap")?;
+            // That of a machine before, which did not answer any more.
+            let _ = fs::remove_file(&ours);
             Ok((tap, UnixDatagram::bind(&ours)?))
         })?;
         configure(&netns)?;

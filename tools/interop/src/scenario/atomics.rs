@@ -4,11 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Half, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, mtu};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu};
 use crate::ends::{End, Op, Piece, Send, access};
 use crate::fabric::Route;
-use crate::fabric::fault::{Fault, Rule};
-use crate::fabric::look::Class;
 
 /// Additions, in groups that are posted together.
 const ADDITIONS: u64 = 96;
@@ -19,18 +17,7 @@ const STEP: u64 = 3;
 const RESULTS: u64 = 8_192;
 
 fn run(stage: &mut Stage, scenario: &Scenario, lossy: bool) -> Result<Outcome> {
-    let requester = scenario.direction.requester();
-    let rule = |from, class| Rule {
-        from,
-        class: Some(class),
-        one_in: 20,
-        fault: Fault::Drop,
-    };
-    let rules = [
-        rule(requester, Class::Request),
-        rule(requester.other(), Class::Ack),
-    ];
-    stage.start(if lossy { &rules } else { &[] });
+    stage.start(&lossy_rules(scenario.direction, if lossy { 20 } else { 0 }));
     let done = in_order(stage, scenario.direction, |a, b| play(a, b, scenario));
     let record = stage.finish()?;
     done?;

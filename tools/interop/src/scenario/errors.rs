@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, mtu};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, mtu, status};
 use crate::ends::{End, Op, access};
 use crate::fabric::Route;
 
@@ -25,18 +25,6 @@ enum Wrong {
     OwnData,
     /// The receive's buffer is not in the responder's region.
     Buffer,
-}
-
-/// `ibv_wc_status`.
-mod status {
-    pub(super) const SUCCESS: u32 = 0;
-    pub(super) const LOC_LEN: u32 = 1;
-    pub(super) const LOC_QP_OP: u32 = 2;
-    pub(super) const LOC_PROT: u32 = 4;
-    pub(super) const FLUSHED: u32 = 5;
-    pub(super) const REM_INV_REQ: u32 = 9;
-    pub(super) const REM_ACCESS: u32 = 10;
-    pub(super) const REM_OP: u32 = 11;
 }
 
 /// Statuses that must come: of the wrong request, and of the receive it took, if it took one.

@@ -7,13 +7,17 @@
 mod atomics;
 mod clean;
 mod errors;
+mod flush;
+mod invalidate;
 mod loss;
 mod outage;
 mod pair;
 mod rnr;
+mod shared;
 mod tools;
 pub(crate) mod traffic;
 mod unreliable;
+mod windows;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use xroce_vm::Vm;
@@ -21,7 +25,8 @@ use xroce_wire::newtypes::PathMtu;
 
 use crate::ends::{End, Rxe, Xroce};
 use crate::fabric::account::{Account, Harm, account, harm};
-use crate::fabric::fault::{Rule, Side};
+use crate::fabric::fault::{Fault, Rule, Side};
+use crate::fabric::look::Class;
 use crate::fabric::record::Record;
 use crate::fabric::{Fabric, Route};
 
@@ -66,6 +71,8 @@ pub(crate) struct Outcome {
     pub retransmitted: (u64, u64),
     /// A figure worth showing.
     pub figure: String,
+    /// What else the report says.
+    pub notes: Vec<String>,
 }
 
 /// A scenario.
@@ -99,12 +106,24 @@ pub(crate) struct Stage {
     pub record: Option<Record>,
     /// Seeds of faults.
     seed: u64,
+    /// How many random programs, and which.
+    pub programs: Programs,
+}
+
+/// Random programs of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Programs {
+    /// How many on a kernel.
+    pub count: u32,
+    /// Seed of the first one of each kind.
+    pub seed: u64,
 }
 
 impl Stage {
     /// With nothing open.
-    pub(crate) fn new(vm: Vm, fabric: Fabric, seed: u64) -> Self {
+    pub(crate) fn new(vm: Vm, fabric: Fabric, seed: u64, programs: Programs) -> Self {
         Self {
+            programs,
             vm,
             fabric,
             xroce: None,
@@ -114,7 +133,7 @@ impl Stage {
     }
 
     /// Both ends, ours opened if it was not.
-    fn ends(&mut self) -> Result<(&mut Xroce, Rxe<'_>)> {
+    pub(crate) fn ends(&mut self) -> Result<(&mut Xroce, Rxe<'_>)> {
         self.ours()?;
         let xroce = self.xroce.as_mut().context("engine")?;
         Ok((xroce, Rxe::new(self.vm.agent())))
@@ -134,12 +153,12 @@ impl Stage {
     }
 
     /// Starts recording, with these faults.
-    fn start(&self, rules: &[Rule]) {
+    pub(crate) fn start(&self, rules: &[Rule]) {
         self.fabric.start(rules, self.seed);
     }
 
     /// Ends recording and keeps the record for the runner.
-    fn finish(&mut self) -> Result<&Record> {
+    pub(crate) fn finish(&mut self) -> Result<&Record> {
         let record = self.fabric.finish()?;
         Ok(self.record.insert(record))
     }
@@ -189,6 +208,7 @@ impl Seen {
         Outcome {
             retransmitted: (self.xroce.retransmitted, self.rxe.retransmitted),
             figure,
+            notes: Vec::new(),
         }
     }
 }
@@ -206,6 +226,37 @@ fn in_order<T>(
     }
 }
 
+/// One in `one_in` requests and as many ACKs get lost; none if it is 0.
+fn lossy_rules(direction: Direction, one_in: u32) -> Vec<Rule> {
+    if one_in == 0 {
+        return Vec::new();
+    }
+    let requester = direction.requester();
+    let rule = |from, class| Rule {
+        from,
+        class: Some(class),
+        one_in,
+        fault: Fault::Drop,
+    };
+    vec![
+        rule(requester, Class::Request),
+        rule(requester.other(), Class::Ack),
+    ]
+}
+
+/// `ibv_wc_status`.
+mod status {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const LOC_LEN: u32 = 1;
+    pub(super) const LOC_QP_OP: u32 = 2;
+    pub(super) const LOC_PROT: u32 = 4;
+    pub(super) const FLUSHED: u32 = 5;
+    pub(super) const MW_BIND: u32 = 6;
+    pub(super) const REM_INV_REQ: u32 = 9;
+    pub(super) const REM_ACCESS: u32 = 10;
+    pub(super) const REM_OP: u32 = 11;
+}
+
 /// All scenarios, in the order in which they run: those that need the interface for themselves
 /// first.
 pub(crate) fn all() -> Vec<Scenario> {
@@ -215,12 +266,18 @@ pub(crate) fn all() -> Vec<Scenario> {
     list.extend(unreliable::scenarios());
     list.extend(errors::scenarios());
     list.extend(rnr::scenarios());
+    list.extend(invalidate::scenarios());
+    list.extend(windows::scenarios());
+    list.extend(shared::scenarios());
+    list.extend(flush::scenarios());
     list.extend(loss::scenarios());
+    list.extend(crate::diff::scenarios());
     list.extend(outage::scenarios());
     list
 }
 
-fn mtu(bytes: usize) -> PathMtu {
+/// A path MTU of this many bytes.
+pub(crate) fn mtu(bytes: usize) -> PathMtu {
     // Only called with the five there are.
     PathMtu::from_bytes(bytes).unwrap_or(PathMtu::Mtu1024)
 }

@@ -69,6 +69,7 @@ fn half(end: &mut dyn End, mr_access: u32, qp_access: u32, seed: u64) -> Result<
         depth: 32,
         sges: 2,
         service: Service::Rc,
+        srq: None,
     };
     let (qp, qpn) = end.qp(&spec, qp_access)?;
     Ok(Half {
@@ -80,33 +81,54 @@ fn half(end: &mut dyn End, mr_access: u32, qp_access: u32, seed: u64) -> Result<
     })
 }
 
+fn to(how: &Setting, dest_qpn: u32, (own, other): (u32, u32), tuning: Tuning) -> Connect {
+    Connect {
+        route: how.route,
+        mtu: how.mtu,
+        dest_qpn,
+        sq_psn: own,
+        rq_psn: other,
+        tuning,
+        service: Service::Rc,
+    }
+}
+
 /// Connects requester `a` with responder `b`, after everything else they had is gone.
 pub(super) fn connect(a: &mut dyn End, b: &mut dyn End, how: &Setting) -> Result<[Half; 2]> {
     a.reset()?;
     b.reset()?;
     let ha = half(a, access::ALL, how.requester.access, 1)?;
     let hb = half(b, how.mr_access, how.responder.access, 3)?;
-    let to = |qpn, own, other, tuning| Connect {
-        route: how.route,
-        mtu: how.mtu,
-        dest_qpn: qpn,
-        sq_psn: own,
-        rq_psn: other,
-        tuning,
-        service: Service::Rc,
-    };
-    b.connect(hb.qp, &to(ha.qpn, PSNS[1], PSNS[0], how.responder))?;
-    a.connect(ha.qp, &to(hb.qpn, PSNS[0], PSNS[1], how.requester))?;
+    b.connect(hb.qp, &to(how, ha.qpn, (PSNS[1], PSNS[0]), how.responder))?;
+    a.connect(ha.qp, &to(how, hb.qpn, (PSNS[0], PSNS[1]), how.requester))?;
     Ok([ha, hb])
+}
+
+/// A second queue pair between the two, with the same completion queues.
+pub(super) fn second(
+    a: &mut dyn End,
+    b: &mut dyn End,
+    how: &Setting,
+    halves: &[Half; 2],
+) -> Result<[QpId; 2]> {
+    let spec = |half: &Half| QpSpec {
+        send_cq: half.send_cq,
+        recv_cq: half.recv_cq,
+        depth: 8,
+        sges: 2,
+        service: Service::Rc,
+        srq: None,
+    };
+    let (qa, na) = a.qp(&spec(&halves[0]), how.requester.access)?;
+    let (qb, nb) = b.qp(&spec(&halves[1]), how.responder.access)?;
+    b.connect(qb, &to(how, na, (PSNS[1], PSNS[0]), how.responder))?;
+    a.connect(qa, &to(how, nb, (PSNS[0], PSNS[1]), how.requester))?;
+    Ok([qa, qb])
 }
 
 /// A send of `len` bytes at offset 0, to (READ: from) `remote` at offset 0.
 pub(super) fn send(wr: u64, op: Op, own: &Half, remote: &Half, len: u32) -> Send {
     Send {
-        wr,
-        op,
-        signaled: true,
-        imm: 0,
         va: remote.mr.va,
         rkey: remote.mr.rkey,
         pieces: vec![Piece {
@@ -114,10 +136,7 @@ pub(super) fn send(wr: u64, op: Op, own: &Half, remote: &Half, len: u32) -> Send
             off: 0,
             len,
         }],
-        count: 1,
-        stride: 0,
-        to: None,
-        operands: [0; 2],
+        ..Send::new(wr, op)
     }
 }
 

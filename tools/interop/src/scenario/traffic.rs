@@ -174,6 +174,7 @@ fn set_up(end: &mut dyn End, plan: &Plan, index: usize) -> Result<Side> {
         depth: plan.messages() + 1,
         sges: 4,
         service: plan.service,
+        srq: None,
     };
     let qps = (0..plan.qps)
         .map(|_| end.qp(&spec, plan.tuning.access))
@@ -307,17 +308,13 @@ fn post_sends(
             let count = plan.window.min(batch.count - posted);
             let at = at + u64::from(posted) * batch.stride();
             let send = Send {
-                wr: wr(qp, number) + u64::from(posted),
-                op: batch.op,
-                signaled: true,
                 imm: imm(qp, number),
                 va: remote.va + at,
                 rkey: remote.rkey,
                 pieces: pieces(local, at, batch),
                 count,
                 stride: batch.stride(),
-                to: None,
-                operands: [0; 2],
+                ..Send::new(wr(qp, number) + u64::from(posted), batch.op)
             };
             ends[from].send(id, &send).context(what.clone())?;
             posted += count;
@@ -420,6 +417,10 @@ fn wanted(plan: &Plan, qp: u32, receives: bool) -> Vec<Wc> {
             (Op::Read, _) => 2,
             (Op::CompareSwap, _) => 3,
             (Op::FetchAdd, _) => 4,
+            (Op::SendInv, false) => 0,
+            (Op::LocalInv, _) => 6,
+            (Op::Flush, _) => 8,
+            (Op::AtomicWrite, _) => 9,
             (Op::WriteImm, true) => 129,
             (_, true) => 128,
         };
@@ -432,6 +433,7 @@ fn wanted(plan: &Plan, qp: u32, receives: bool) -> Vec<Wc> {
                 opcode,
                 len: if shows_len { batch.size } else { 0 },
                 imm: (receives && batch.op.has_imm()).then_some(imm(qp, first)),
+                inv: None,
                 datagram_from: None,
             });
         }

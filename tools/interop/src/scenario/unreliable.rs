@@ -75,6 +75,7 @@ fn half(end: &mut dyn End, count: u32, fill: bool, service: Option<Service>) -> 
         recv_cq,
         depth: count + 8,
         sges: 2,
+        srq: None,
     };
     let (qp, qpn) = match service {
         Some(_) => end.qp(&spec, access::ALL)?,
@@ -91,21 +92,14 @@ fn half(end: &mut dyn End, count: u32, fill: bool, service: Option<Service>) -> 
 
 fn send(mr: MrId, wr: u64, len: u32, to: Option<Destination>) -> Send {
     Send {
-        wr,
-        op: Op::SendImm,
-        signaled: true,
         imm: u32::try_from(wr).unwrap_or(u32::MAX),
-        va: 0,
-        rkey: 0,
         pieces: vec![Piece {
             mr,
             off: wr * STRIDE,
             len,
         }],
-        count: 1,
-        stride: 0,
         to,
-        operands: [0; 2],
+        ..Send::new(wr, Op::SendImm)
     }
 }
 
@@ -337,6 +331,7 @@ fn check_datagram(
         opcode: 128,
         len: size + 40,
         imm: Some(u32::try_from(n)?),
+        inv: None,
         datagram_from: Some(from),
     };
     ensure!(

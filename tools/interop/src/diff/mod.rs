@@ -1,0 +1,324 @@
+//! The same random programs between two rxe, between xroce and rxe both ways, and between two
+//! xroce: statuses, lengths, immediate data, order, memory and states must be the same.
+//!
+//! ```text
+//!   program    what a program is, and how one is made smaller
+//!   make       makes one from a seed
+//!   play       runs one between two ends
+//!   allow      differences that are known, with reasons
+//! ```
+
+mod allow;
+mod make;
+mod play;
+mod program;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::clock;
+use crate::ends::{End, LoopPair, Looped, Rxe, Service, loop_ends};
+use crate::fabric::Route;
+use crate::fabric::fault::{Fault, Rule, Side};
+use crate::scenario::{Direction, Outcome, Scenario, Stage, mtu};
+use allow::{Difference, Ends, What, explain};
+use play::Seen;
+use program::{Kind, Program};
+
+/// One packet in so many is lost, where packets are lost.
+const ONE_IN: u32 = 30;
+/// Longest time to make a program smaller.
+const SHRINK: std::time::Duration = std::time::Duration::from_secs(90);
+
+/// A part of the programs of a run.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    name: &'static str,
+    kind: Kind,
+    lossy: bool,
+    /// Of a hundred.
+    percent: u32,
+}
+
+const SHARES: [Share; 4] = [
+    Share {
+        name: "programs: RC",
+        kind: Kind::Connected(Service::Rc),
+        lossy: false,
+        percent: 50,
+    },
+    Share {
+        name: "programs: RC, 3 % lost",
+        kind: Kind::Connected(Service::Rc),
+        lossy: true,
+        percent: 20,
+    },
+    Share {
+        name: "programs: UC",
+        kind: Kind::Connected(Service::Uc),
+        lossy: false,
+        percent: 15,
+    },
+    Share {
+        name: "programs: UD",
+        kind: Kind::Ud,
+        lossy: false,
+        percent: 15,
+    },
+];
+
+/// What running one program showed.
+#[derive(Default)]
+struct Trial {
+    /// Rules that explained differences, and how often.
+    used: BTreeMap<&'static str, u64>,
+    /// What nothing explains.
+    unlisted: Vec<String>,
+}
+
+fn rules(lossy: bool) -> Vec<Rule> {
+    if !lossy {
+        return Vec::new();
+    }
+    let rule = |from| Rule {
+        from,
+        class: None,
+        one_in: ONE_IN,
+        fault: Fault::Drop,
+    };
+    vec![rule(Side::Xroce), rule(Side::Vm)]
+}
+
+fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
+    let newer = !stage.vm.release().starts_with("6.1.");
+    let count = (stage.programs.count * share.percent).div_ceil(100).max(1);
+    let pair = loop_ends();
+    let mut used: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut requests = 0;
+    stage.start(&rules(share.lossy));
+    for n in 0..u64::from(count) {
+        let seed = stage.programs.seed.wrapping_add(n);
+        let program = make::program(seed, share.kind, newer, share.lossy);
+        let trial = trial(stage, &pair, &program, newer, share.lossy)?;
+        if !trial.unlisted.is_empty() {
+            stage.finish()?;
+            return fail(stage, &pair, program, trial, (newer, share));
+        }
+        for (name, times) in trial.used {
+            *used.entry(name).or_default() += times;
+        }
+        requests += program.len();
+    }
+    stage.finish()?;
+    let note = |rule: &allow::Rule| {
+        let (name, reason, follows) = (rule.name, rule.reason, rule.follows);
+        let times = used.get(name)?;
+        let share = share.name;
+        Some(format!(
+            "{share}: {name}, {times} times ({reason}; as specified: {follows})"
+        ))
+    };
+    let notes = allow::RULES.iter().filter_map(note).collect();
+    let known: u64 = used.values().sum();
+    Ok(Outcome {
+        figure: format!("{count} × 4, {requests} requests, {known} known differences"),
+        notes,
+        ..Outcome::default()
+    })
+}
+
+/// Makes the program smaller as long as it fails, and leaves its record.
+fn fail(
+    stage: &mut Stage,
+    pair: &LoopPair,
+    mut program: Program,
+    mut found: Trial,
+    (newer, share): (bool, Share),
+) -> Result<Outcome> {
+    let until = clock::now() + SHRINK;
+    let mut at = 0;
+    while at < program.len() && clock::now() < until {
+        let Some(less) = program.without(at) else {
+            at += 1;
+            continue;
+        };
+        stage.start(&rules(share.lossy));
+        let again = trial(stage, pair, &less, newer, share.lossy);
+        stage.finish()?;
+        match again? {
+            trial if trial.unlisted.is_empty() => at += 1,
+            trial => {
+                program = less;
+                found = trial;
+            }
+        }
+    }
+    stage.start(&rules(share.lossy));
+    let again = trial(stage, pair, &program, newer, share.lossy)?;
+    stage.finish()?;
+    if !again.unlisted.is_empty() {
+        found = again;
+    }
+    bail!(
+        "{}\n{}(again: --filter \"{}\" --programs 1 --program-seed {:#x})",
+        found.unlisted.join("\n"),
+        program.text(),
+        share.name,
+        program.seed
+    )
+}
+
+/// Runs a program between all ends and compares.
+fn trial(
+    stage: &mut Stage,
+    pair: &LoopPair,
+    program: &Program,
+    newer: bool,
+    lossy: bool,
+) -> Result<Trial> {
+    let mut found = Trial::default();
+    let base = {
+        let agent = RefCell::new(stage.vm.agent());
+        let [mut a, mut b] = Rxe::twins(&agent);
+        play::run(&mut [&mut a, &mut b], program, newer, lossy)
+    };
+    let base = match base {
+        Ok(base) => base,
+        Err(e) => {
+            alive(stage)?;
+            found.unlisted.push(format!("rxe → rxe: {e:#}"));
+            return Ok(found);
+        }
+    };
+    for ends in Ends::ALL {
+        let got = match ends {
+            Ends::XroceRxe | Ends::RxeXroce => {
+                let (xroce, rxe) = stage.ends()?;
+                let mut rxe = rxe.lazy();
+                let mut order: [&mut dyn End; 2] = [xroce, &mut rxe];
+                if ends == Ends::RxeXroce {
+                    order.reverse();
+                }
+                play::run(&mut order, program, newer, lossy)
+            }
+            Ends::XroceXroce => {
+                let [mut a, mut b] = Looped::both(pair);
+                play::run(&mut [&mut a, &mut b], program, newer, lossy)
+            }
+        };
+        let got = match got {
+            Ok(got) => got,
+            Err(e) => {
+                alive(stage)?;
+                found.unlisted.push(format!("{}: {e:#}", ends.name()));
+                continue;
+            }
+        };
+        for difference in differences(&base, &got) {
+            match explain(program, ends, &difference) {
+                Some(rule) => *found.used.entry(rule.name).or_default() += 1,
+                None => {
+                    let text = format!("{}: {}", ends.name(), difference.text);
+                    found.unlisted.push(text);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// After an error: without a machine there is nothing to compare with.
+fn alive(stage: &mut Stage) -> Result<()> {
+    ensure!(
+        stage.vm.agent().counters().is_ok(),
+        "the machine does not answer any more"
+    );
+    Ok(())
+}
+
+fn differences(base: &play::Outcome, got: &play::Outcome) -> Vec<Difference> {
+    let mut list = Vec::new();
+    for end in 0..2 {
+        completions(end, true, &base.sends[end], &got.sends[end], &mut list);
+        completions(end, false, &base.recvs[end], &got.recvs[end], &mut list);
+        for (slot, pair) in (0..).zip(base.memory[end].iter().zip(&got.memory[end])) {
+            if pair.0 != pair.1 {
+                list.push(Difference {
+                    what: What::Memory,
+                    end,
+                    at: slot,
+                    text: format!("end {end}: slot {slot} has other bytes than with rxe → rxe"),
+                });
+            }
+        }
+        if base.states[end] != got.states[end] {
+            let (was, is) = (&base.states[end], &got.states[end]);
+            list.push(Difference {
+                what: What::State,
+                end,
+                at: 0,
+                text: format!("end {end} is in state {is}, with rxe → rxe in {was}"),
+            });
+        }
+    }
+    list
+}
+
+/// Completions of one queue: the same ones in the same order.
+fn completions(end: usize, sends: bool, base: &[Seen], got: &[Seen], list: &mut Vec<Difference>) {
+    let kind = if sends { "send" } else { "receive" };
+    let order = |seen: &[Seen]| seen.iter().map(|s| s.at).collect::<Vec<_>>();
+    if order(base) != order(got) && got.len() >= base.len() && base.len() == got.len() {
+        list.push(Difference {
+            what: What::Field,
+            end,
+            at: 0,
+            text: format!(
+                "end {end}: {kind}s completed in the order {:?}, with rxe → rxe {:?}",
+                order(got),
+                order(base)
+            ),
+        });
+        return;
+    }
+    let mut numbers = order(base);
+    numbers.extend(order(got));
+    numbers.sort_unstable();
+    numbers.dedup();
+    for at in numbers {
+        let find = |seen: &[Seen]| seen.iter().find(|s| s.at == at).copied();
+        let (was, is) = (find(base), find(got));
+        if was == is {
+            continue;
+        }
+        let status = |seen: Option<Seen>| seen.map(|s| s.status);
+        let statuses = (status(was), status(is));
+        let what = if statuses.0 == statuses.1 {
+            What::Field
+        } else if sends {
+            What::Send(statuses.0, statuses.1)
+        } else {
+            What::Recv(statuses.0, statuses.1)
+        };
+        list.push(Difference {
+            what,
+            end,
+            at,
+            text: format!("end {end}: {kind} {at} is {is:?}, with rxe → rxe {was:?}"),
+        });
+    }
+}
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let scenario = |share: Share| Scenario {
+        name: share.name.to_owned(),
+        direction: Direction::Both,
+        route: Route::V4,
+        mtu: mtu(1024),
+        smoke: true,
+        run: Box::new(move |stage, _| run(stage, share)),
+    };
+    SHARES.map(scenario).into()
+}
