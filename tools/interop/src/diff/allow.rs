@@ -140,17 +140,17 @@ pub(super) const RULES: [Rule; 6] = [
     },
     Rule {
         name: "a key that cannot be taken back",
-        reason: "rxe acknowledges the SEND and fails behind its back, so that later work runs out \
-                 of retries; xroce refuses it with NAK 0x62",
+        reason: "rxe acknowledges the SEND and fails behind its back, with status 9 for the \
+                 receive; xroce refuses it with NAK 0x62, and the requester fails as well",
         follows: "xroce",
         explains: |p, ends, d| {
             p.fault == Some(Fault::Invalidate)
                 && ends.we_answer()
-                && bad(p).is_some_and(|bad| match d.what {
-                    What::Send(..) | What::Recv(..) | What::Field => d.at >= bad,
+                && match d.what {
+                    What::Send(Some(0), Some(10)) => is_bad(p, d),
                     What::State => d.end == 0,
-                    What::Memory => false,
-                })
+                    _ => false,
+                }
         },
     },
     Rule {

@@ -22,6 +22,7 @@ use crate::clock;
 use crate::ends::{End, LoopPair, Looped, Rxe, Service, loop_ends};
 use crate::fabric::Route;
 use crate::fabric::fault::{Fault, Rule, Side};
+use crate::fabric::look::Roce;
 use crate::scenario::{Direction, Outcome, Scenario, Stage, mtu};
 use allow::{Difference, Ends, What, explain};
 use play::Seen;
@@ -193,6 +194,9 @@ fn trial(
         }
     };
     for ends in Ends::ALL {
+        // What gets lost depends on the program alone, not on those before it.
+        stage.fabric.again(&rules(lossy), program.seed);
+        let (recorded, _) = stage.fabric.lost(0);
         let got = match ends {
             Ends::XroceRxe | Ends::RxeXroce => {
                 let (xroce, rxe) = stage.ends()?;
@@ -212,7 +216,9 @@ fn trial(
             Ok(got) => got,
             Err(e) => {
                 alive(stage)?;
-                found.unlisted.push(format!("{}: {e:#}", ends.name()));
+                let lost = lost(stage, recorded);
+                let text = format!("{}: {e:#}{lost}", ends.name());
+                found.unlisted.push(text);
                 continue;
             }
         };
@@ -220,13 +226,28 @@ fn trial(
             match explain(program, ends, &difference) {
                 Some(rule) => *found.used.entry(rule.name).or_default() += 1,
                 None => {
-                    let text = format!("{}: {}", ends.name(), difference.text);
+                    let lost = lost(stage, recorded);
+                    let text = format!("{}: {}{lost}", ends.name(), difference.text);
                     found.unlisted.push(text);
                 }
             }
         }
     }
     Ok(found)
+}
+
+/// For people: what got lost.
+fn lost(stage: &Stage, recorded: usize) -> String {
+    let (_, gone) = stage.fabric.lost(recorded);
+    let text = |(side, packet): &(Side, Roce)| {
+        let from = if *side == Side::Xroce { "xroce" } else { "rxe" };
+        format!(" {from} {:#04x} {:#08x}", packet.opcode, packet.psn)
+    };
+    if gone.is_empty() {
+        return String::new();
+    }
+    let texts: Vec<String> = gone.iter().map(text).collect();
+    format!(" (lost, opcode and PSN:{})", texts.concat())
 }
 
 /// After an error: without a machine there is nothing to compare with.

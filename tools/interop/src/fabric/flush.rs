@@ -75,7 +75,8 @@ mod tests {
         assert_eq!(frame, sent);
         let mut other = frame.clone();
         other[packet.bth_at] = 4;
-        translate(&mut other, &roce(&other).unwrap(), Side::Vm);
+        let packet = roce(&other).unwrap();
+        translate(&mut other, &packet, Side::Vm);
         assert_eq!(other[packet.end - 4..], frame[packet.end - 4..]);
     }
 }

@@ -71,6 +71,26 @@ impl Shared {
         state.epoch += 1;
     }
 
+    /// New rules, the same record.
+    pub(crate) fn again(&self, rules: &[Rule], seed: u64) {
+        let mut state = self.state();
+        state.faults = Faults::new(rules, seed);
+        state.epoch += 1;
+    }
+
+    /// Number of frames recorded, and of the RoCE packets behind the first `from` those that
+    /// rules made vanish.
+    pub(crate) fn lost(&self, from: usize) -> (usize, Vec<(Side, Roce)>) {
+        let state = self.state();
+        let frames = &state.record.frames;
+        let gone = frames
+            .iter()
+            .skip(from)
+            .filter(|seen| seen.fate == Fate::Dropped);
+        let list = gone.filter_map(|seen| seen.packet.map(|packet| (seen.from, packet)));
+        (frames.len(), list.collect())
+    }
+
     /// Cuts the cable, or mends it.
     pub(crate) fn set_cut(&self, cut: bool) {
         self.state().faults.set_cut(cut);

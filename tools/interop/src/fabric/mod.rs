@@ -29,8 +29,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use tun_rs::{DeviceBuilder, Layer};
 use xroce_testnet::Netns;
 
-use fault::Rule;
+use fault::{Rule, Side};
 use hop::{Hop, Shared};
+use look::Roce;
 use record::Record;
 
 /// Name of the tap in its namespace.
@@ -153,6 +154,16 @@ impl Fabric {
     /// Starts a scenario: these rules, an empty record.
     pub(crate) fn start(&self, rules: &[Rule], seed: u64) {
         self.shared.start(rules, seed);
+    }
+
+    /// The same rules from their beginning, without a new record.
+    pub(crate) fn again(&self, rules: &[Rule], seed: u64) {
+        self.shared.again(rules, seed);
+    }
+
+    /// Number of frames recorded, and what rules made vanish behind the first `from`.
+    pub(crate) fn lost(&self, from: usize) -> (usize, Vec<(Side, Roce)>) {
+        self.shared.lost(from)
     }
 
     /// Cuts the cable, or mends it.

@@ -197,14 +197,16 @@ impl Replay {
     }
 
     /// Has the stored result of a duplicate atomic, ATOMIC WRITE or FLUSH sent again. `false` if
-    /// it is not known: the duplicate must then be dropped.
+    /// it is not known: the duplicate must then be dropped. The address is looked at only where
+    /// the answer tells what was there: rxe sends the other two again with address 0.
     pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
         let same = |job: &&mut ReadJob| {
-            let executed = match job.answer {
+            let (executed, there) = match job.answer {
                 Answer::Read => return false,
-                Answer::Atomic(executed, _) | Answer::Empty(executed) => executed,
+                Answer::Atomic(executed, _) => (executed, job.va == va),
+                Answer::Empty(executed) => (executed, true),
             };
-            (job.first_psn, job.va, job.rkey, executed) == (psn, va, rkey, operation)
+            there && (job.first_psn, job.rkey, executed) == (psn, rkey, operation)
         };
         let Some(job) = self.jobs.iter_mut().flatten().find(same) else {
             return false;

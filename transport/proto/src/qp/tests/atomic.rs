@@ -358,6 +358,29 @@ fn flush_is_done_once_as_far_as_it_says() {
     }
 }
 
+/// rdma_rxe sends both again with the remote address 0 (seen with Linux 6.12). Nothing is executed
+/// and nothing of the memory is told, so that the key and the PSN are enough.
+#[test]
+fn what_is_answered_by_nothing_may_come_again_with_another_address() {
+    let mut t = bench();
+    let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+    t.rx(atomic_write(0x100, BASE + 8, &bytes));
+    t.expect(&["RDMA READ Response Only 100 syn=1f msn=1"]);
+    t.rx(flush(0x101, 1, 0));
+    t.expect(&["RDMA READ Response Only 101 syn=1f msn=2"]);
+    t.put(8, 0);
+    t.rx(atomic_write(0x100, 0, &bytes));
+    t.expect(&["RDMA READ Response Only 100 syn=1f msn=2"]);
+    let again = p(O::RcFlush, 0x101).a().reth(0, KEY, 100);
+    t.rx(again.feth(1, 0));
+    t.expect(&["RDMA READ Response Only 101 syn=1f msn=2"]);
+    assert_eq!((t.get(8), t.mem.atomics, t.mem.flushes.len()), (0, 1, 1));
+    // Under another key it is somebody else's.
+    let other = p(O::RcAtomicWrite, 0x100).a().reth(BASE + 8, KEY + 1, 8);
+    t.rx(other.bytes(&bytes));
+    t.expect_silence();
+}
+
 #[test]
 fn atomics_are_posted_and_completed() {
     let mut t = bench();
