@@ -371,6 +371,10 @@ impl Maker {
             if work.job == Job::Op(Op::SendInv) {
                 work.job = Job::Op(Op::Send);
             }
+            // Its receive would be taken by the request that shall find none.
+            if fault == Fault::NoReceive {
+                work.recv = None;
+            }
             phase.push(work);
         }
         sign_last(&mut phase);
