@@ -417,7 +417,7 @@ impl<D: Datapath> Nic<D> {
                 Source::Srq(srq) => {
                     id(self.srqs.iter().position(|s| *s == srq)).map(|n| Subject::Srq(SrqId(n)))
                 }
-                Source::Cq(_) => None,
+                Source::Cq(_) | Source::Port => None,
             };
             list.push(Happened {
                 event: event.event as u32,
