@@ -201,6 +201,11 @@ pub(crate) trait End {
     /// Bytes of a region, few of them.
     fn peek(&mut self, mr: MrId, off: u64, len: u64) -> Result<Vec<u8>>;
 
+    /// Does what it has put off.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Posts sends.
     fn send(&mut self, qp: QpId, send: &Send) -> Result<()>;
 
@@ -230,11 +235,6 @@ pub(crate) trait End {
 
     /// Frees one.
     fn free_mw(&mut self, mw: Mw) -> Result<()>;
-
-    /// Does what it has put off.
-    fn settle(&mut self) -> Result<()> {
-        Ok(())
-    }
 
     /// "rts", "err" and so on.
     fn state(&mut self, qp: QpId) -> Result<String>;

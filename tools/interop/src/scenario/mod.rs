@@ -255,6 +255,7 @@ mod status {
     pub(super) const REM_INV_REQ: u32 = 9;
     pub(super) const REM_ACCESS: u32 = 10;
     pub(super) const REM_OP: u32 = 11;
+    pub(super) const RETRY: u32 = 12;
 }
 
 /// All scenarios, in the order in which they run: those that need the interface for themselves

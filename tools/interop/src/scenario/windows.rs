@@ -160,17 +160,7 @@ fn play(
         return Ok(wanted);
     }
     let mut key = bind(b, &hb, mw, SHOWN, status::SUCCESS)?;
-    // First and last byte of the window.
-    for (wr, off) in [(1, SHOWN.0), (2, SHOWN.0 + SHOWN.1 - u64::from(LEN))] {
-        a.send(ha.qp, &at(wr, Op::Write, &halves, off, key))?;
-        pair::expect(a, ha.send_cq, &[(wr, status::SUCCESS)])?;
-        let hash = b.hash(hb.mr.id, off, LEN.into())?;
-        let sent = a.hash(ha.mr.id, 0, LEN.into())?;
-        ensure!(
-            hash == sent,
-            "what was written through the window is not there"
-        );
-    }
+    good(a, b, &halves, key)?;
     let mut access = at(3, Op::Write, &halves, SHOWN.0, key);
     match case {
         Case::Before => access.va -= 1,
@@ -209,6 +199,23 @@ fn play(
     a.send(ha.qp, &access)?;
     pair::expect(a, ha.send_cq, &[(3, wanted)])?;
     Ok(wanted)
+}
+
+/// The first and the last byte of the window can be reached.
+fn good(a: &mut dyn End, b: &mut dyn End, halves: &[Half; 2], key: u32) -> Result<()> {
+    let [ha, hb] = halves;
+    let ends = [(1, SHOWN.0), (2, SHOWN.0 + SHOWN.1 - u64::from(LEN))];
+    for (wr, off) in ends {
+        a.send(ha.qp, &at(wr, Op::Write, halves, off, key))?;
+        pair::expect(a, ha.send_cq, &[(wr, status::SUCCESS)])?;
+        let hash = b.hash(hb.mr.id, off, LEN.into())?;
+        let sent = a.hash(ha.mr.id, 0, LEN.into())?;
+        ensure!(
+            hash == sent,
+            "what was written through the window is not there"
+        );
+    }
+    Ok(())
 }
 
 /// The access through a second queue pair of the same protection domain.
