@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration as StdDuration;
 
 use xroce_net::datapath::{Caps, Datapath, PortStats};
@@ -254,6 +255,11 @@ impl<D: Datapath> Engine<D> {
     /// The port is broken.
     pub fn wait(&mut self, timeout: StdDuration) -> io::Result<()> {
         self.port.wait(Some(timeout))
+    }
+
+    /// See [`Datapath::readiness`].
+    pub fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.port.readiness()
     }
 
     /// What the port can do.

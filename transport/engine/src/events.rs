@@ -89,6 +89,10 @@ impl EventQueue {
         self.events.pop_front()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// Drops what is about an object that is destroyed: its handle will mean another one day.
     pub(crate) fn forget(&mut self, source: Source) {
         self.events.retain(|e| e.source != source);

@@ -6,6 +6,9 @@
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
+/// Objects of a kind, at most.
+pub(crate) const HANDLES_MAX: u32 = INDEX_MASK;
+
 /// No handle: the last index is never used.
 const NOBODY: u32 = u32::MAX;
 

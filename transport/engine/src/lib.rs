@@ -14,6 +14,7 @@ mod events;
 mod failure;
 mod handles;
 mod icrc;
+pub mod limits;
 mod mcast;
 mod mr_table;
 mod objects;

@@ -14,7 +14,7 @@ use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 use crate::windows::Window;
 
 /// Regions, at most: the index has 24 bits.
-const REGIONS_MAX: usize = 1 << 24;
+pub(crate) const REGIONS_MAX: usize = 1 << 24;
 
 /// A registered memory region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,7 @@ use crate::mr_table::{DeregError, Mr, Range, Rereg};
 use crate::windows::{Mw, MwId, MwType};
 
 /// CQ entries, at most (rxe: 32767; no reason to stay so low).
-const CQ_DEPTH_MAX: u32 = 1 << 22;
+pub(crate) const CQ_DEPTH_MAX: u32 = 1 << 22;
 
 /// Why a command on an object around queue pairs was refused; nothing changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -162,6 +162,12 @@ impl<D: Datapath> Engine<D> {
     #[inline]
     pub fn poll_cq(&mut self, cq: Cq, out: &mut [Completion]) -> usize {
         self.core.cqs.poll(cq, out)
+    }
+
+    /// Whether [`Engine::poll_event`] has one, for a driver that tells others.
+    #[must_use]
+    pub fn has_event(&self) -> bool {
+        !self.core.cqs.events.is_empty()
     }
 
     /// The oldest asynchronous event not yet taken. Those that found the queue full are counted

@@ -15,6 +15,9 @@ const GENERATIONS: u32 = 1 << (24 - INDEX_BITS);
 /// QPNs 0 ..= 16 are special or by custom unused (rxe starts at 17).
 const FIRST_INDEX: u32 = 17;
 
+/// Queue pairs, at most.
+pub(crate) const QPS_MAX: u32 = INDEX_MASK - FIRST_INDEX + 1;
+
 /// A slot of the table.
 #[derive(Debug)]
 pub(crate) struct Entry {

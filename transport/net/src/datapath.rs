@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 use std::io;
+use std::os::fd::BorrowedFd;
 
 use xroce_wire::frame::UdpMeta;
 use xroce_wire::newtypes::Gid;
@@ -101,6 +102,13 @@ pub trait Datapath {
     /// # Errors
     /// As [`Datapath::rx_burst`].
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// A descriptor that is readable when something can be received, for who waits for other things
+    /// too and cannot do so in [`Datapath::wait`]. After it, or every few milliseconds, `wait` has
+    /// to be called all the same, with a timeout of 0: a port has more to look after.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Asks for what is sent to a multicast group, until [`Datapath::leave`]. A group is joined
     /// once.

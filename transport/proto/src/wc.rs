@@ -1,5 +1,7 @@
 //! Work completions and where they go.
 
+use core::fmt;
+
 use bitflags::bitflags;
 use xroce_wire::newtypes::{Qpn, RKey};
 
@@ -40,6 +42,30 @@ pub enum WcStatus {
     FatalErr = 19,
     /// `IBV_WC_GENERAL_ERR`.
     GeneralErr = 21,
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocLenErr => "the message is longer than the receive buffer",
+            Self::LocQpOpErr => "the queue pair cannot do this",
+            Self::LocProtErr => "a local key, range or right is wrong",
+            Self::WrFlushErr => {
+                "flushed: the queue pair is in error, an earlier completion says why"
+            }
+            Self::MwBindErr => "the memory window cannot be bound so",
+            Self::BadRespErr => "the peer answered what the request cannot have",
+            Self::LocAccessErr => "the own memory could not be used",
+            Self::RemInvReqErr => "the peer does not take this request",
+            Self::RemAccessErr => "the peer does not grant this access to its memory",
+            Self::RemOpErr => "the peer could not carry it out",
+            Self::RetryExcErr => "no answer from the peer, retries are used up",
+            Self::RnrRetryExcErr => "the peer had no receive posted, retries are used up",
+            Self::FatalErr => "the device failed",
+            Self::GeneralErr => "failed",
+        })
+    }
 }
 
 /// What completed, with the values of `ibv_wc_opcode`.
@@ -122,6 +148,21 @@ impl Completion {
         src_qp: Qpn::new(0),
     };
 
+    /// Itself if it is one of success.
+    ///
+    /// # Errors
+    /// What failed, with what the status means.
+    pub const fn ok(&self) -> Result<&Self, WcError> {
+        match self.status {
+            WcStatus::Success => Ok(self),
+            status => Err(WcError {
+                wr_id: self.wr_id,
+                qpn: self.qpn,
+                status,
+            }),
+        }
+    }
+
     /// The R_Key that the message took back, if it did.
     #[must_use]
     pub fn invalidated(&self) -> Option<RKey> {
@@ -129,6 +170,18 @@ impl Completion {
             .contains(WcFlags::WITH_INV)
             .then(|| RKey::new(u32::from_be_bytes(self.imm)))
     }
+}
+
+/// A work request that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("work request {wr_id:#x} of queue pair {:#x}: {status}", .qpn.value())]
+pub struct WcError {
+    /// From the work request.
+    pub wr_id: u64,
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// What happened.
+    pub status: WcStatus,
 }
 
 /// Completion queue handle.

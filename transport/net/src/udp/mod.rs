@@ -17,6 +17,7 @@
 use core::time::Duration;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::{TransportErrorPayload, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -421,6 +422,10 @@ impl Datapath for UdpPort {
             Some(e) => Err(e),
             None => sent,
         }
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

@@ -412,6 +412,10 @@ impl Datapath for XdpPort {
         self.memberships.leave(group);
     }
 
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(fd_of(&self.rx))
+    }
+
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.push_out()?;
         let mut left = timeout;

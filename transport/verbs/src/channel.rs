@@ -1,0 +1,121 @@
+//! Completion channels: where notifications of completion queues are waited for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use xroce_proto::wc::Cq as Handle;
+
+use crate::backend::Signal;
+use crate::context::{Context, Shared};
+use crate::cq::Cq;
+use crate::error::VerbsError;
+
+/// Notifications not taken, and a descriptor that is readable while there are some.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    queue: Mutex<VecDeque<Handle>>,
+    signal: Signal,
+}
+
+impl Channel {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            queue: Mutex::default(),
+            signal: Signal::new()?,
+        })
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Handle>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, cq: Handle) {
+        let mut queue = self.queue();
+        queue.push_back(cq);
+        self.signal.raise();
+    }
+
+    /// Ends waits without a notification.
+    pub(crate) fn wake(&self) {
+        let _queue = self.queue();
+        self.signal.raise();
+    }
+
+    pub(crate) fn take(&self) -> Option<Handle> {
+        let mut queue = self.queue();
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.signal.lower();
+        }
+        first
+    }
+
+    pub(crate) fn forget(&self, cq: Handle) {
+        let mut queue = self.queue();
+        queue.retain(|&queued| queued != cq);
+        if queue.is_empty() {
+            self.signal.lower();
+        }
+    }
+
+    /// The next notification, or `None` after `timeout`.
+    pub(crate) fn wait(
+        &self,
+        context: &Shared,
+        timeout: Duration,
+    ) -> Result<Option<Handle>, VerbsError> {
+        if let Some(cq) = self.take() {
+            return Ok(Some(cq));
+        }
+        context.backend().wait(&self.signal, timeout)?;
+        Ok(self.take())
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+}
+
+/// A completion channel (`ibv_comp_channel`): one place to wait for several completion queues,
+/// made with [`Context::create_cq_on`].
+///
+/// Its descriptor ([`AsFd`]) is readable while there is a notification, for programs that poll
+/// others too. On a context that the caller drives, something has to poll the context as well.
+#[derive(Debug)]
+pub struct CompChannel {
+    pub(crate) context: Arc<Shared>,
+    pub(crate) channel: Arc<Channel>,
+}
+
+impl CompChannel {
+    pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
+        let channel = Channel::new().map_err(VerbsError::system("making a completion channel"))?;
+        Ok(Self {
+            context: Arc::clone(context.shared()),
+            channel: Arc::new(channel),
+        })
+    }
+
+    /// Waits for the next notification and says which of `cqs` it is of, by position
+    /// (`ibv_get_cq_event`); `None` when `timeout` is over, or it is of none of them.
+    ///
+    /// # Errors
+    /// The device is broken, or the context is driven by hand and nothing is there.
+    pub fn wait(&self, cqs: &[&Cq], timeout: Duration) -> Result<Option<usize>, VerbsError> {
+        let Some(handle) = self.channel.wait(&self.context, timeout)? else {
+            return Ok(None);
+        };
+        Ok(cqs.iter().position(|cq| cq.is(handle)))
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
