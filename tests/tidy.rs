@@ -22,22 +22,27 @@ const LONG_FILES: [(&str, &str); 0] = [];
 const LONG_FUNCTIONS: [(&str, &str); 0] = [];
 
 /// Which crates of this workspace each may use: `wire <- proto <- engine -> {net, shm}`.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("transport/crc", &[]),
     ("transport/wire", &["crc"]),
     ("transport/proto", &["wire"]),
     ("transport/shm", &[]),
     ("transport/net", &["wire", "xdp-prog"]),
     ("transport/engine", &["wire", "proto", "shm", "net"]),
+    (
+        "transport/verbs",
+        &["wire", "proto", "shm", "net", "engine"],
+    ),
     ("transport/testnet", &[]),
     ("xdp-prog", &[]),
 ];
 
 /// Roots of crates that forbid unsafe code.
-const SAFE: [&str; 7] = [
+const SAFE: [&str; 8] = [
     "transport/wire/src/lib.rs",
     "transport/proto/src/lib.rs",
     "transport/engine/src/lib.rs",
+    "transport/verbs/src/lib.rs",
     "transport/testnet/src/lib.rs",
     "tools/xroce/src/main.rs",
     "tools/vm/src/lib.rs",

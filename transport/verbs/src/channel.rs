@@ -38,7 +38,7 @@ impl Channel {
         self.signal.raise();
     }
 
-    /// Ends waits without a notification.
+    /// Ends waits without a notification, from now on.
     pub(crate) fn wake(&self) {
         let _queue = self.queue();
         self.signal.raise();
@@ -46,11 +46,11 @@ impl Channel {
 
     pub(crate) fn take(&self) -> Option<Handle> {
         let mut queue = self.queue();
-        let first = queue.pop_front();
+        let first = queue.pop_front()?;
         if queue.is_empty() {
             self.signal.lower();
         }
-        first
+        Some(first)
     }
 
     pub(crate) fn forget(&self, cq: Handle) {

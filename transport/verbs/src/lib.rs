@@ -109,6 +109,7 @@ pub use qp::{
 pub use srq::{Srq, SrqInfo};
 pub use uses::InUse;
 
+pub use xroce_engine::clock;
 pub use xroce_engine::{EngineError, EngineStats, Failure, Notify, PollMode, Work};
 pub use xroce_net::addressing::Addressing;
 pub use xroce_net::datapath::{Datapath, PortStats};

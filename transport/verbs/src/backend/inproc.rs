@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ use crate::error::VerbsError;
 const SPINS: u32 = 200;
 /// Times the polling thread looks whether somebody still waits for the lock.
 const GIVE_WAY: u32 = 400;
+/// Addresses, link and ICMP errors are looked at so often, ns.
+const LOOK_NS: u64 = 100_000_000;
 
 /// What the lock protects.
 pub(super) struct State<D: Datapath> {
@@ -58,6 +60,8 @@ pub(crate) struct InProc<D: Datapath> {
     /// Callers that did not get the lock at once.
     wanted: AtomicU32,
     addressing: Mutex<Addressing>,
+    /// When `addressing` was last asked what happened, ns.
+    looked: AtomicU64,
     events: Signal,
     pub(super) bell: Bell,
     pub(super) stopped: AtomicBool,
@@ -85,8 +89,10 @@ impl<D: Datapath> InProc<D> {
             .transpose()
             .and_then(|fd| Ok((fd, Signal::new()?, Bell::new()?)));
         let (readiness, events, bell) = made.map_err(failed)?;
+        let mut engine = Engine::new(port, EngineConfig::default());
+        engine.set_gids(addressing.gids());
         let state = State {
-            engine: Engine::new(port, EngineConfig::default()),
+            engine,
             channels: HashMap::new(),
             orphans: Vec::new(),
         };
@@ -97,6 +103,7 @@ impl<D: Datapath> InProc<D> {
             state: Mutex::new(state),
             wanted: AtomicU32::new(0),
             addressing: Mutex::new(addressing),
+            looked: AtomicU64::new(0),
             events,
             bell,
             stopped: AtomicBool::new(false),
@@ -152,10 +159,40 @@ impl<D: Datapath> InProc<D> {
     /// One poll of the engine, and word to whoever waits for what it found.
     pub(super) fn turn(&self, now: Instant) -> Result<Work, VerbsError> {
         self.check_alive()?;
+        if now
+            .as_nanos()
+            .saturating_sub(self.looked.load(Ordering::Relaxed))
+            >= LOOK_NS
+        {
+            self.look_around(now);
+        }
         let mut state = self.lock();
         let polled = state.engine.poll_once(now);
         self.settle(&mut state);
         polled.map_err(|e| self.lose(&state, &e.to_string()))
+    }
+
+    /// What happened to addresses and link, and what ICMP said.
+    #[cold]
+    fn look_around(&self, now: Instant) {
+        // Somebody resolves a neighbour, which may take seconds: another time.
+        let Ok(mut addressing) = self.addressing.try_lock() else {
+            return;
+        };
+        self.looked.store(now.as_nanos(), Ordering::Relaxed);
+        let mut happened = Vec::new();
+        if let Err(error) = addressing.poll(&mut |event| happened.push(event)) {
+            tracing::warn!(%error, "the kernel does not tell what happens to addresses");
+        }
+        drop(addressing);
+        if happened.is_empty() {
+            return;
+        }
+        let mut state = self.lock();
+        for event in &happened {
+            state.engine.apply(event);
+        }
+        self.settle(&mut state);
     }
 
     /// Hands notifications on and says that there are events.

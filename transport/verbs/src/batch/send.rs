@@ -65,6 +65,19 @@ pub enum Inlined {}
 /// Send work requests for queue pairs of one service, to be posted together
 /// ([`Qp::post`](crate::Qp::post)).
 ///
+/// ```
+/// # use std::error::Error;
+/// use xroce_verbs::{Mr, Qp, Rc, RemoteMr, SendBatch};
+///
+/// fn tell(qp: &Qp<Rc>, mr: &Mr, there: RemoteMr) -> Result<(), Box<dyn Error>> {
+///     let mut batch = SendBatch::new();
+///     batch.write(1, there.slice(0..64)?).sge(mr.slice(0..64)?).unsignaled();
+///     batch.send_imm(2, *b"done").inline(b"64 bytes").solicited();
+///     batch.fetch_add(3, there.word(64)?, 1, mr.word(64)?).fence();
+///     Ok(qp.post(&batch)?)
+/// }
+/// ```
+///
 /// Every request is signaled unless it says otherwise. A batch can be posted more than once, and
 /// cleared and filled again without allocating.
 #[derive(Clone, Debug)]
