@@ -30,10 +30,11 @@ use xroce_verbs::endpoint::SideChannel;
 use xroce_verbs::{Access, Cq, Endpoint, Mr, Pd, Qp, Rc, RemoteMr, SendBatch, clock};
 
 /// Bytes of a slot: version 8, length of key 2 and value 2, 4 spare, key, value.
-const SLOT: u64 = 256;
+const SLOT: u64 = SLOT_BYTES as u64;
+const SLOT_BYTES: usize = 256;
 const HEAD: usize = 16;
 const KEY_MAX: usize = 48;
-const VALUE_MAX: usize = SLOT as usize - HEAD - KEY_MAX;
+const VALUE_MAX: usize = SLOT_BYTES - HEAD - KEY_MAX;
 /// Slots looked at for a key, from the one its hash says.
 const PROBES: u64 = 16;
 /// Times a slot is tried that somebody else writes.
@@ -44,7 +45,7 @@ const READ_AT: u64 = 0;
 const AGAIN_AT: u64 = SLOT;
 const OLD_AT: u64 = SLOT + 8;
 const WRITE_AT: u64 = 2 * SLOT;
-const REGION: usize = 3 * SLOT as usize;
+const REGION: usize = 3 * SLOT_BYTES;
 
 /// Key-value store by RDMA READ, compare-and-swap and WRITE.
 #[derive(Parser)]
@@ -220,7 +221,7 @@ struct Store {
 #[derive(Clone, Copy)]
 struct Slot {
     version: u64,
-    bytes: [u8; SLOT as usize],
+    bytes: [u8; SLOT_BYTES],
 }
 
 impl Slot {
@@ -255,7 +256,7 @@ fn body(key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
     body.extend(key);
     body.resize(HEAD - 8 + KEY_MAX, 0);
     body.extend(value);
-    body.resize(SLOT as usize - 8, 0);
+    body.resize(SLOT_BYTES - 8, 0);
     Ok(body)
 }
 
@@ -325,7 +326,7 @@ impl Store {
             self.run(&batch)?;
             let (first, second) = (self.word_at(READ_AT)?, self.word_at(AGAIN_AT)?);
             if first == second && first.is_multiple_of(2) {
-                let mut bytes = [0; SLOT as usize];
+                let mut bytes = [0; SLOT_BYTES];
                 self.mr.read(READ_AT, &mut bytes)?;
                 let version = first;
                 return Ok(Slot { version, bytes });

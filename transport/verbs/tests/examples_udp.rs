@@ -5,6 +5,7 @@
     clippy::panic,
     reason = "a test that fails may panic"
 )]
+#![allow(clippy::duplicate_mod, reason = "what the examples have in common")]
 
 #[allow(dead_code, reason = "its main is not called")]
 #[path = "../examples/copy.rs"]
@@ -188,7 +189,8 @@ fn copies_files_of_any_size() {
         .into_iter()
         .enumerate()
     {
-        let bytes: Vec<u8> = (0..size).map(|i: u32| (i * 7 + (i >> 9)) as u8).collect();
+        let byte = |i: u32| (i * 7 + (i >> 9)).to_le_bytes()[0];
+        let bytes: Vec<u8> = (0..size).map(byte).collect();
         let output = folder.path().join(format!("to{n}"));
         let said = copy(folder.path(), &bytes, &output);
         for (ok, text) in &said {
