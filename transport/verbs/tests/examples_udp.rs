@@ -1,4 +1,4 @@
-//! The examples, as two processes over UDP on loopback. A process is this test binary, told to run
+//! The examples, as two processes over UDP on loopback, and over AF_XDP as root. A process is this test binary, told to run
 //! `run_example`: so it is always built with the examples as they are.
 #![allow(
     clippy::unwrap_used,
@@ -72,7 +72,11 @@ impl Drop for Running {
 }
 
 fn start(args: &[&str]) -> Running {
-    let child = Command::new(std::env::current_exe().unwrap())
+    start_as(Command::new(std::env::current_exe().unwrap()), args)
+}
+
+fn start_as(mut command: Command, args: &[&str]) -> Running {
+    let child = command
         .args(["--exact", "run_example", "--nocapture"])
         .env(ARGS, args.join("\n"))
         .stdin(Stdio::null())
@@ -107,8 +111,10 @@ struct Server {
 impl Server {
     fn start(args: &[&str]) -> Self {
         let listen = format!("{}:0", address());
-        let all = [args, &["--listen", &listen]].concat();
-        let mut running = start(&all);
+        Self::of(start(&[args, &["--listen", &listen]].concat()))
+    }
+
+    fn of(mut running: Running) -> Self {
         let stdout = running.0.as_mut().unwrap().stdout.take().unwrap();
         let mut out = BufReader::new(stdout);
         let at = loop {
@@ -279,4 +285,56 @@ fn values_are_put_got_and_counted_by_several_clients() {
             "{text}"
         );
     }
+}
+
+#[cfg(feature = "xdp")]
+#[test]
+fn every_example_runs_over_af_xdp() {
+    use xroce_testnet::{Netns, NetnsPair};
+    let Some(pair) = NetnsPair::or_skip(4200, 1) else {
+        return;
+    };
+    let inside = |netns: &Netns, args: &[&str]| {
+        let command = netns.command(std::env::current_exe().unwrap());
+        start_as(command, &[args, &["--dev", netns.ifname()]].concat())
+    };
+    let listen = format!("{}:0", pair.a.v4);
+    let server =
+        |args: &[&str]| Server::of(inside(&pair.a, &[args, &["--listen", &listen]].concat()));
+
+    let pingpong = server(&["pingpong", "server", "--once"]);
+    let args = ["pingpong", "client", &pingpong.at, "--count", "100"];
+    let (ok, text) = finish(inside(&pair.b, &args));
+    assert!(ok && text.contains("over AF_XDP"), "{text}");
+    assert!(
+        text.contains("100 compared byte by byte, 0 wrong"),
+        "{text}"
+    );
+    assert!(pingpong.finish().0);
+
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+    let bytes: Vec<u8> = (0..1_000_000u32).map(|i| i.to_le_bytes()[1]).collect();
+    fs::write(&from, &bytes).unwrap();
+    let copy = server(&["copy", "receive", "--output", to.to_str().unwrap()]);
+    let args = ["copy", "send", from.to_str().unwrap(), &copy.at];
+    let (ok, text) = finish(inside(&pair.b, &args));
+    assert!(ok, "{text}");
+    assert!(copy.finish().0);
+    assert!(fs::read(&to).unwrap() == bytes);
+
+    let kv = server(&["kv", "server"]);
+    let put = [
+        "kv",
+        "client",
+        &kv.at,
+        "--dev",
+        pair.b.ifname(),
+        "put",
+        "k",
+        "v",
+    ];
+    let command = pair.b.command(std::env::current_exe().unwrap());
+    let (ok, text) = finish(start_as(command, &put));
+    assert!(ok && text.contains("stored"), "{text}");
 }

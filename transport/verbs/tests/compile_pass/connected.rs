@@ -7,13 +7,17 @@ fn both<S: Connected>(qp: &Qp<S>, part: MrSlice<'_>, to: RemoteMr) -> Result<(),
     qp.post_recv(&receive)?;
     let mut batch = SendBatch::new();
     batch.send(1).solicited().sge(part).sge(part).unsignaled();
-    batch.send_imm(2, [0; 4]).inline(b"a").inline(b"b").solicited();
+    batch
+        .send_imm(2, [0; 4])
+        .inline(b"a")
+        .inline(b"b")
+        .solicited();
     batch.write(3, to).unsignaled().inline(b"a");
     batch.write_imm(4, to, [0; 4]);
     qp.post(&batch)
 }
 
-fn main() {
+pub(crate) fn main() {
     let _ = both::<xroce_verbs::Rc>;
     let _ = both::<xroce_verbs::Uc>;
 }

@@ -3,7 +3,7 @@ use xroce_verbs::{Ah, CompChannel, Context, Cq, Init, Mr, Mw, Pd, Qp, Rc, Srq, T
 
 fn all<T: Send + Sync + 'static>() {}
 
-fn main() {
+pub(crate) fn main() {
     all::<Context>();
     all::<Pd>();
     all::<Cq>();
