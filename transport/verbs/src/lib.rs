@@ -88,6 +88,8 @@ mod pd;
 mod qp;
 mod srq;
 mod uses;
+#[cfg(doctest)]
+mod wrong;
 
 pub use ah::{Ah, Destination};
 pub use batch::{
