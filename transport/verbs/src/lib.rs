@@ -93,8 +93,8 @@ mod wrong;
 
 pub use ah::{Ah, Destination};
 pub use batch::{
-    BadWr, Gathered, Inlined, Kind, NoData, Reads, RecvBatch, RecvRequest, Request, SendBatch,
-    Sends, WrError, Writes,
+    BadWr, Complete, Gathered, Gathers, Inlined, Kind, NoData, Outgoing, Reads, RecvBatch,
+    RecvRequest, Request, SendBatch, Sends, WrError, Writes,
 };
 pub use channel::CompChannel;
 pub use context::{AsyncEvent, Context, Drive, Source};
@@ -103,7 +103,7 @@ pub use device::{Device, DeviceAttr, GRH_BYTES, LinkLayer, PortAttr, PortState, 
 pub use endpoint::Endpoint;
 pub use error::{Refused, VerbsError};
 pub use mr::{Mr, MrSlice, MrWord, RemoteMr, RemoteWord, Rereg, SliceError};
-pub use mw::{Mw, Type1, Type2};
+pub use mw::{Mw, Type1, Type2, WindowType};
 pub use pd::Pd;
 pub use qp::{
     ConnectAttr, Connected, Init, Posts, Qp, QpBuilder, Rc, Ready, Reset, Service, State, Uc, Ud,
@@ -125,3 +125,4 @@ pub use xroce_proto::wr::Placement;
 pub use xroce_shm::Region;
 pub use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Psn, QKey, Qpn, RKey, Va};
 pub use xroce_wire::path::AhAttr;
+pub use xroce_wire::syndrome::RnrTimer;

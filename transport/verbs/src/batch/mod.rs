@@ -12,7 +12,10 @@ use xroce_proto::wr::{PostError, SendFlags, SendOp, Sge};
 use xroce_wire::newtypes::{QKey, Qpn};
 
 pub use recv::{RecvBatch, RecvRequest};
-pub use send::{Gathered, Inlined, Kind, NoData, Reads, Request, SendBatch, Sends, Writes};
+pub use send::{
+    Complete, Gathered, Gathers, Inlined, Kind, NoData, Outgoing, Reads, Request, SendBatch, Sends,
+    Writes,
+};
 
 /// Why a work request was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
