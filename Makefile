@@ -5,8 +5,11 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
-# Seeds of a long simulation run (XROCE_SEED=n replays one), frames of a long fuzz run.
+# Seeds of a long simulation run (XROCE_SEED=n replays one), the first of them; executions of each
+# fuzz target and hostile frames of a long fuzz run.
 SEEDS ?= 1000
+FIRST_SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+FUZZ_RUNS ?= 3000000
 FRAMES ?= 10000000
 # Evaluated when a recipe runs, after the set-up: empty, or what leaves AF_XDP out.
 FLAGS = $(shell scripts/features.sh)
@@ -70,11 +73,12 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 	$(CARGO) bench --locked $(FLAGS) --bench micro
 	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
-sim: ## random work over a random network, SEEDS seeds (1000); property tests with other cases
+sim: ## random work over a random network, SEEDS seeds (1000) from FIRST_SEED (random); property tests too
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release $(FLAGS) -p xroce-proto -p xroce-wire
-	XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test chaos -- --nocapture
+	XROCE_FIRST_SEED=$(FIRST_SEED) XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test chaos -- --nocapture
 
-fuzz: ## hostile frames into live engines, FRAMES of them (10 million)
+fuzz: ## libFuzzer, FUZZ_RUNS executions per target (3 million); FRAMES hostile frames (10 million)
+	scripts/fuzz.sh $(FUZZ_RUNS)
 	XROCE_FUZZ_FRAMES=$(FRAMES) $(CARGO) test --locked --release $(FLAGS) --test hostile -- --nocapture
 
 # A machine with Linux' rdma_rxe as the peer; as root. Packages are fetched once, into the cache

@@ -75,8 +75,11 @@ pub(crate) fn faulty(rng: &mut Rng) -> Config {
     let at = rng.index(pair.limits[direction].ops);
     pair.fates[direction] = Fate::Faulty(at, fault);
     pair.fates[1 - direction] = Fate::Broken;
-    pair.limits[direction].writes = fault != Fault::QpWrite;
-    pair.limits[direction].reads = fault != Fault::QpRead;
+    let limits = &mut pair.limits[direction];
+    limits.writes = !matches!(fault, Fault::QpWrite | Fault::QpAtomicWrite);
+    limits.reads = fault != Fault::QpRead;
+    limits.atomics = fault != Fault::QpAtomic;
+    limits.flushes = fault != Fault::QpFlush;
     config
 }
 
@@ -193,6 +196,8 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
         pause_ns: pick(rng, &[10_000, 500_000]),
         writes: true,
         reads: true,
+        atomics: true,
+        flushes: true,
     }
 }
 

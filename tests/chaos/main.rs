@@ -1,14 +1,16 @@
 //! Random workloads over a random network, seed by seed, checked against a model.
 //!
-//! `XROCE_SEEDS=n` runs seeds 0 to n - 1 of each kind (200 unless said); `XROCE_SEED=n` replays
-//! one and prints what it is made of. Everything follows from the seed.
+//! `XROCE_SEEDS=n` runs n seeds of each kind (200 unless said) from `XROCE_FIRST_SEED` (0) on;
+//! `XROCE_SEED=n` replays one and prints what it is made of. Everything follows from the seed.
 #![allow(
+    clippy::cast_possible_truncation,
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test that fails may panic, and says what it did"
+    reason = "a test that fails may panic and says what it did, and its sizes are small"
 )]
 
+mod churn;
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
@@ -37,13 +39,15 @@ fn for_seeds(what: &str, run: impl Fn(u64, bool) -> Totals + Sync) {
         return;
     }
     let seeds = number("XROCE_SEEDS").unwrap_or(SEEDS_DEFAULT);
-    let next = AtomicU64::new(0);
+    let first = number("XROCE_FIRST_SEED").unwrap_or(0);
+    let end = first + seeds;
+    let next = AtomicU64::new(first);
     let worker = || {
         let mut totals = Totals::default();
         loop {
             // Pairs with nothing: only the number itself is shared.
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds {
+            if seed >= end {
                 return totals;
             }
             totals += run(seed, false);
@@ -59,9 +63,14 @@ fn for_seeds(what: &str, run: impl Fn(u64, bool) -> Totals + Sync) {
         totals
     });
     // Not `println!`: the seeds are to be seen although the test passes.
-    let line = format!("chaos: {what}: seeds 0..{seeds}: {totals:?}");
+    let line = format!("chaos: {what}: seeds {first}..{end}: {totals:?}");
     let _ = writeln!(std::io::stderr(), "{line}");
-    if seeds >= SEEDS_DEFAULT {
+    if seeds >= SEEDS_DEFAULT && what == "churn" {
+        assert!(
+            totals.deaths > seeds && totals.messages > 50 * seeds,
+            "too tame: {totals:?}"
+        );
+    } else if seeds >= SEEDS_DEFAULT {
         let t = totals;
         let seen = [
             t.timeouts,
@@ -86,4 +95,9 @@ fn random_workloads_with_one_faulty_request() {
     for_seeds("faults", |seed, verbose| {
         run::run(seed, config::faulty, verbose)
     });
+}
+
+#[test]
+fn random_objects_come_and_go() {
+    for_seeds("churn", churn::run);
 }

@@ -69,6 +69,7 @@ pub(crate) struct Totals {
     pub(crate) rnr_naks: u64,
     pub(crate) duplicates: u64,
     pub(crate) icrc_errors: u64,
+    pub(crate) deaths: u64,
 }
 
 impl AddAssign for Totals {
@@ -82,6 +83,7 @@ impl AddAssign for Totals {
         self.rnr_naks += more.rnr_naks;
         self.duplicates += more.duplicates;
         self.icrc_errors += more.icrc_errors;
+        self.deaths += more.deaths;
     }
 }
 
@@ -172,7 +174,11 @@ fn connect(world: &mut World, pair: &PairConfig) -> [Qpn; 2] {
         if let Some(access) = &mut attr.access {
             *access = ALL_ACCESS;
             match pair.fates[1 - host] {
-                Fate::Faulty(_, Fault::QpWrite) => access.remove(Access::REMOTE_WRITE),
+                Fate::Faulty(_, Fault::QpWrite | Fault::QpAtomicWrite) => {
+                    access.remove(Access::REMOTE_WRITE);
+                }
+                Fate::Faulty(_, Fault::QpAtomic) => access.remove(Access::REMOTE_ATOMIC),
+                Fate::Faulty(_, Fault::QpFlush) => access.remove(Access::FLUSH_GLOBAL),
                 Fate::Faulty(_, Fault::QpRead) => access.remove(Access::REMOTE_READ),
                 _ => {}
             }
@@ -291,13 +297,13 @@ impl Run {
             }
         }
         for lane in &mut self.lanes {
-            lane.retire(&self.world, &mut self.model);
+            lane.retire(&mut self.world, &mut self.model);
         }
         // Nobody tells the peer of a local error: what it would find out by timeout is told here.
         for lane in &self.lanes {
             let peer = lane.qpns[1];
             let other = &mut self.world.hosts[1 - lane.from].engine;
-            if matches!(lane.fate, Fate::Faulty(_, Fault::LocalKey))
+            if matches!(lane.fate, Fate::Faulty(_, fault) if fault.is_local())
                 && lane.has_failed()
                 && other.qp_state(peer) != Some(QpState::Err)
             {
@@ -376,10 +382,11 @@ impl Run {
             expected.push((lane.from, lane.qpns[0], Event::QpFatal));
             let mtu = self.black.config.pairs[0].mtu.bytes();
             let single = lane.fault_len() as usize <= mtu;
-            if fault != Fault::LocalKey && fault.receive_status(single).is_none() {
-                let event = match fault {
-                    Fault::QpRead | Fault::QpWrite => Event::QpReqErr,
-                    _ => Event::QpAccessErr,
+            if !fault.is_local() && fault.receive_status(single).is_none() {
+                let event = if fault.is_right_of_qp() {
+                    Event::QpReqErr
+                } else {
+                    Event::QpAccessErr
                 };
                 expected.push((1 - lane.from, lane.qpns[1], event));
             }

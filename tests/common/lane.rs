@@ -7,11 +7,11 @@
 
 use std::collections::VecDeque;
 
-use xroce_engine::{EngineError, Mr};
+use xroce_engine::{EngineError, Mr, MwType};
 use xroce_net::sim::Rng;
-use xroce_proto::memory::Access;
+use xroce_proto::memory::{Access, Bind};
 use xroce_proto::wc::{Completion, WcFlags, WcOpcode, WcStatus};
-use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr};
+use xroce_proto::wr::{Data, Placement, PostError, RecvWr, SendFlags, SendOp, SendWr};
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
 use super::World;
@@ -63,6 +63,8 @@ pub struct Lane {
     /// Regions of the responder to be taken back by a SEND, in order, and those that were.
     lent: VecDeque<Mr>,
     spent: Vec<LKey>,
+    /// The same of the requester, taken back by LOCAL_INV.
+    own: VecDeque<(usize, Mr)>,
     inbox: Area,
     landing: Area,
     posted: usize,
@@ -100,7 +102,7 @@ impl Lane {
         let taking = |(i, op): (usize, &Op)| op.kind.takes_receive().then_some(i);
         let takers = script.iter().enumerate().filter_map(taking).collect();
         let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let all = remote | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let all = remote | Access::REMOTE_READ | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
         let to = 1 - from;
         let targets = Area::new(world, to, AREA, SCRIBBLE + 16, all);
         Self {
@@ -117,6 +119,7 @@ impl Lane {
             targets,
             lent: VecDeque::new(),
             spent: Vec::new(),
+            own: VecDeque::new(),
             inbox: Area::new(world, to, AREA, 0, remote),
             landing: Area::new(world, from, AREA, 0, Access::LOCAL_WRITE),
             posted: 0,
@@ -326,13 +329,19 @@ impl Lane {
                 posted.lands = Some((self.from, pieces));
                 posted.target = Some(self.word);
             }
-            Kind::Send | Kind::SendImm | Kind::SendInv | Kind::Relay => {}
+            Kind::AtomicWrite => posted.target = Some(self.word),
+            Kind::Send
+            | Kind::SendImm
+            | Kind::SendInv
+            | Kind::Relay
+            | Kind::Flush
+            | Kind::LocalInv => {}
         }
         Some(posted)
     }
 
     fn give_back(&mut self, posted: &Posted) {
-        let shared = posted.kind == Kind::Scribble || posted.kind.is_atomic();
+        let shared = posted.kind == Kind::Scribble || posted.kind.is_of_word();
         if let (Some(start), false) = (posted.target, shared) {
             self.targets.give(start);
         }
@@ -347,9 +356,11 @@ impl Lane {
             Fate::Faulty(at, fault) if at == posted.index => Some(fault),
             _ => None,
         };
-        let executed = !matches!(self.fate, Fate::Faulty(at, _) if posted.index >= at);
-        let (wire_op, sges) = if op.kind.is_atomic() {
-            let wire_op = self.atomic(world, model, op, posted, executed);
+        let executed = self.executes(posted.index);
+        let (wire_op, sges) = if op.kind.is_bare() {
+            (self.bare(world, op, fault, posted.index), Vec::new())
+        } else if op.kind.is_atomic() {
+            let wire_op = self.atomic(world, model, op, posted, fault);
             let pieces = &posted.lands.as_ref().unwrap().1;
             let lkey = self.landing.mr.lkey;
             (wire_op, sges(&world.hosts[self.from], lkey, pieces))
@@ -370,9 +381,14 @@ impl Lane {
             let imm = op.imm;
             let wire_op = match op.kind {
                 Kind::Send | Kind::Relay => SendOp::Send,
-                Kind::SendInv => SendOp::SendInv {
-                    rkey: self.lend(world),
-                },
+                Kind::SendInv => {
+                    let rkey = self.lend(world);
+                    let wrong = u32::from(fault == Some(Fault::InvalidateKey)) * 0x5a;
+                    SendOp::SendInv {
+                        rkey: RKey::new(rkey.value() ^ wrong),
+                    }
+                }
+                Kind::AtomicWrite => SendOp::AtomicWrite { va, rkey },
                 Kind::SendImm => SendOp::SendImm(imm),
                 Kind::WriteImm => SendOp::WriteImm { va, rkey, imm },
                 _ => SendOp::Write { va, rkey },
@@ -410,12 +426,12 @@ impl Lane {
         model: &mut Model,
         op: &Op,
         posted: &mut Posted,
-        executed: bool,
+        fault: Option<Fault>,
     ) -> SendOp {
         let to = 1 - self.from;
         posted.data = model.slice(to, self.word, 8).to_vec();
         let old = u64::from_ne_bytes(posted.data[..].try_into().unwrap());
-        let (va, rkey) = (world.hosts[to].va(self.word), self.targets.mr.rkey);
+        let (va, rkey) = self.remote(world, fault, 8, self.word, self.targets.mr.rkey);
         let operand = self.rng.below(u64::MAX);
         let (wire_op, new) = if op.kind == Kind::FetchAdd {
             let add = operand;
@@ -432,10 +448,41 @@ impl Lane {
             };
             (wire_op, if hit { swap } else { old })
         };
-        if executed {
+        if self.executes(posted.index) {
             model.put(to, &[(self.word, 8)], &new.to_ne_bytes());
         }
         wire_op
+    }
+
+    /// Whether a request comes before the one that fails.
+    fn executes(&self, index: usize) -> bool {
+        !matches!(self.fate, Fate::Faulty(at, _) if index >= at)
+    }
+
+    /// A request without data.
+    fn bare(&mut self, world: &mut World, op: &Op, fault: Option<Fault>, index: usize) -> SendOp {
+        if op.kind == Kind::LocalInv {
+            let host = &mut world.hosts[self.from];
+            let access = Access::REMOTE_READ | Access::INVALIDATE | Access::MW_BIND;
+            let mr = host
+                .engine
+                .reg_mr_range(host.pd, &host.region, self.landing.at, 64, access)
+                .unwrap();
+            self.own.push_back((index, mr));
+            let wrong = u32::from(fault == Some(Fault::LocalInvKey)) * 0x5a;
+            return SendOp::LocalInv {
+                rkey: RKey::new(mr.rkey.value() ^ wrong),
+            };
+        }
+        let len = 1 + self.rng.below(self.targets.len) as u32;
+        let (va, rkey) = self.remote(world, fault, len, self.targets.at, self.targets.mr.rkey);
+        SendOp::Flush {
+            va,
+            rkey,
+            len,
+            placement: Placement::GLOBAL,
+            whole_region: self.rng.below(4) == 0,
+        }
     }
 
     /// A region of the responder that only exists to be taken back.
@@ -512,13 +559,23 @@ impl Lane {
         }
         let outside = self.targets.at + self.targets.len + 1 - u64::from(len);
         match fault {
-            Some(Fault::WriteKey | Fault::WriteImmKey | Fault::ReadKey) => {
-                (peer.va(at), RKey::new(rkey.value() ^ 0x5a))
-            }
+            Some(
+                Fault::WriteKey
+                | Fault::WriteImmKey
+                | Fault::ReadKey
+                | Fault::AtomicKey
+                | Fault::AtomicWriteKey
+                | Fault::FlushKey,
+            ) => (peer.va(at), RKey::new(rkey.value() ^ 0x5a)),
             Some(Fault::WriteRange | Fault::ReadRange) => (peer.va(outside), self.targets.mr.rkey),
-            Some(Fault::WriteRight) => {
+            Some(
+                Fault::WriteRight
+                | Fault::AtomicRight
+                | Fault::AtomicWriteRight
+                | Fault::FlushRight,
+            ) => {
                 let (at, mr) = self.pools[1 - self.from];
-                (peer.va(at), mr.rkey)
+                (peer.va(at.next_multiple_of(8)), mr.rkey)
             }
             Some(Fault::ReadRight) => (peer.va(self.inbox.at), self.inbox.mr.rkey),
             _ => (peer.va(at), rkey),
@@ -557,8 +614,16 @@ impl Lane {
                 Kind::Read | Kind::ReadBack => WcOpcode::RdmaRead,
                 Kind::FetchAdd => WcOpcode::FetchAdd,
                 Kind::CompareSwap => WcOpcode::CompSwap,
+                Kind::AtomicWrite => WcOpcode::AtomicWrite,
+                Kind::Flush => WcOpcode::Flush,
+                Kind::LocalInv => WcOpcode::LocalInv,
             };
-            assert_eq!((wc.opcode, wc.byte_len), (opcode, op.len), "{op:?}");
+            assert_eq!(wc.opcode, opcode, "{op:?}");
+            // Of a FLUSH it is the range, which is not planned.
+            assert!(
+                wc.byte_len == op.len || op.kind == Kind::Flush,
+                "{wc:?} of {op:?}"
+            );
             assert_eq!(self.failed, None, "{wc:?} after an error");
             return;
         }
@@ -638,9 +703,9 @@ impl Lane {
 
     /// Checks and gives back what belongs to requests that are done; call it when all
     /// completions are taken.
-    pub fn retire(&mut self, world: &World, model: &mut Model) {
-        let engine = &world.hosts[self.from].engine;
-        let open = engine.sends_posted(self.qpns[0]).unwrap() as usize;
+    pub fn retire(&mut self, world: &mut World, model: &mut Model) {
+        let open = world.hosts[self.from].engine.sends_posted(self.qpns[0]);
+        let open = open.unwrap() as usize;
         while let Some(posted) = self.in_flight.front() {
             if posted.index + open >= self.posted {
                 return;
@@ -652,6 +717,9 @@ impl Lane {
                 posted.index
             );
             let failed = self.failed.is_some_and(|(first, _)| posted.index >= first);
+            if posted.kind == Kind::LocalInv {
+                self.check_taken_back(world, &posted, failed);
+            }
             if failed {
                 let target = posted.target.map(|at| (at, posted.data.len() as u32));
                 if let (Some(target), Fate::Broken) = (target, self.fate) {
@@ -675,6 +743,28 @@ impl Lane {
             }
             self.give_back(&posted);
         }
+    }
+}
+
+impl Lane {
+    /// A region that LOCAL_INV took back is good for nothing but to be deregistered.
+    fn check_taken_back(&mut self, world: &mut World, posted: &Posted, failed: bool) {
+        let (index, mr) = self.own.pop_front().unwrap();
+        assert_eq!(index, posted.index);
+        let host = &mut world.hosts[self.from];
+        if !failed {
+            let mw = host.engine.alloc_mw(host.pd, MwType::Type1).unwrap();
+            let bind = Bind {
+                lkey: mr.lkey,
+                va: mr.va,
+                len: 8,
+                access: Access::REMOTE_READ,
+            };
+            let refused = host.engine.bind_mw(mw.id, &bind);
+            assert!(refused.is_err(), "a region taken back is used");
+            host.engine.dealloc_mw(mw.id).unwrap();
+        }
+        host.engine.dereg_mr(mr.lkey).unwrap();
     }
 }
 

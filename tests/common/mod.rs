@@ -37,7 +37,8 @@ use xroce_wire::path::AddressVector;
 pub const ALL_ACCESS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
-    .union(Access::REMOTE_ATOMIC);
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL);
 
 /// UDP source port of both hosts.
 pub const SRC_PORT: u16 = 0xc123;

@@ -27,6 +27,8 @@ pub struct Limits {
     pub pause_ns: u64,
     pub writes: bool,
     pub reads: bool,
+    pub atomics: bool,
+    pub flushes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,8 +47,14 @@ pub enum Kind {
     /// Atomics on the one word of the lane.
     FetchAdd,
     CompareSwap,
+    /// Stores eight bytes in that word.
+    AtomicWrite,
+    /// Waits until all before it is placed.
+    Flush,
     /// SEND that takes back a region made for it.
     SendInv,
+    /// Takes back a region of the own side, made for it.
+    LocalInv,
 }
 
 impl Kind {
@@ -61,8 +69,19 @@ impl Kind {
         )
     }
 
+    /// Whether it brings back what the word of the lane held.
     pub fn is_atomic(self) -> bool {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether it has no data at all.
+    pub fn is_bare(self) -> bool {
+        matches!(self, Self::Flush | Self::LocalInv)
+    }
+
+    /// Whether it works on the word of the lane.
+    pub fn is_of_word(self) -> bool {
+        self.is_atomic() || self == Self::AtomicWrite
     }
 }
 
@@ -90,13 +109,25 @@ pub enum Fault {
     /// The queue pair does not grant it.
     QpWrite,
     QpRead,
+    QpAtomic,
+    QpAtomicWrite,
+    QpFlush,
+    AtomicKey,
+    AtomicRight,
+    AtomicWriteKey,
+    AtomicWriteRight,
+    FlushKey,
+    FlushRight,
+    /// A key that is not there to be taken back, at the peer and here.
+    InvalidateKey,
+    LocalInvKey,
     SendLong,
     LocalKey,
     ReceiveKey,
 }
 
 impl Fault {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 23] = [
         Self::WriteKey,
         Self::WriteImmKey,
         Self::ReadKey,
@@ -106,16 +137,42 @@ impl Fault {
         Self::ReadRight,
         Self::QpWrite,
         Self::QpRead,
+        Self::QpAtomic,
+        Self::QpAtomicWrite,
+        Self::QpFlush,
+        Self::AtomicKey,
+        Self::AtomicRight,
+        Self::AtomicWriteKey,
+        Self::AtomicWriteRight,
+        Self::FlushKey,
+        Self::FlushRight,
+        Self::InvalidateKey,
+        Self::LocalInvKey,
         Self::SendLong,
         Self::LocalKey,
         Self::ReceiveKey,
     ];
 
+    /// Whether it is a right that the QP of the peer does not give.
+    pub fn is_right_of_qp(self) -> bool {
+        matches!(
+            self,
+            Self::QpWrite | Self::QpRead | Self::QpAtomic | Self::QpAtomicWrite | Self::QpFlush
+        )
+    }
+
+    /// Whether it is found on the own side, so that the peer hears nothing of it.
+    pub fn is_local(self) -> bool {
+        matches!(self, Self::LocalKey | Self::LocalInvKey)
+    }
+
     /// Status of the request.
     pub fn status(self) -> WcStatus {
         match self {
-            Self::QpWrite | Self::QpRead | Self::SendLong => WcStatus::RemInvReqErr,
+            Self::SendLong => WcStatus::RemInvReqErr,
+            fault if fault.is_right_of_qp() => WcStatus::RemInvReqErr,
             Self::LocalKey => WcStatus::LocProtErr,
+            Self::LocalInvKey => WcStatus::LocQpOpErr,
             Self::ReceiveKey => WcStatus::RemOpErr,
             _ => WcStatus::RemAccessErr,
         }
@@ -125,6 +182,7 @@ impl Fault {
     pub fn receive_status(self, single_packet: bool) -> Option<WcStatus> {
         match self {
             Self::SendLong => Some(WcStatus::LocLenErr),
+            Self::InvalidateKey => Some(WcStatus::RemInvReqErr),
             Self::ReceiveKey => Some(WcStatus::LocProtErr),
             Self::WriteImmKey if single_packet => Some(WcStatus::LocAccessErr),
             _ => None,
@@ -136,6 +194,13 @@ impl Fault {
             Self::WriteKey | Self::WriteRange | Self::WriteRight | Self::QpWrite => Kind::Write,
             Self::WriteImmKey => Kind::WriteImm,
             Self::ReadKey | Self::ReadRange | Self::ReadRight | Self::QpRead => Kind::Read,
+            Self::QpAtomic | Self::AtomicKey | Self::AtomicRight => Kind::FetchAdd,
+            Self::QpAtomicWrite | Self::AtomicWriteKey | Self::AtomicWriteRight => {
+                Kind::AtomicWrite
+            }
+            Self::QpFlush | Self::FlushKey | Self::FlushRight => Kind::Flush,
+            Self::InvalidateKey => Kind::SendInv,
+            Self::LocalInvKey => Kind::LocalInv,
             Self::SendLong | Self::LocalKey | Self::ReceiveKey => Kind::Send,
         }
     }
@@ -156,7 +221,7 @@ pub enum Fate {
 pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::with_capacity(limits.ops);
     for i in 0..limits.ops {
-        let mut kind = match rng.below(21) {
+        let mut kind = match rng.below(25) {
             0..=2 => Kind::Send,
             3..=4 => Kind::SendImm,
             5..=7 => Kind::Write,
@@ -167,7 +232,10 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
             15 => Kind::Relay,
             16..=17 => Kind::FetchAdd,
             18 => Kind::CompareSwap,
-            _ => Kind::SendInv,
+            19..=20 => Kind::SendInv,
+            21..=22 => Kind::AtomicWrite,
+            23 => Kind::Flush,
+            _ => Kind::LocalInv,
         };
         let mut len = size(limits, rng);
         if let Fate::Faulty(at, fault) = fate
@@ -177,12 +245,20 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
             len = len.max(1);
         } else if kind.is_read() && !limits.reads {
             kind = Kind::Send;
-        } else if matches!(kind, Kind::Write | Kind::WriteImm | Kind::Scribble) && !limits.writes {
+        } else if matches!(
+            kind,
+            Kind::Write | Kind::WriteImm | Kind::Scribble | Kind::AtomicWrite
+        ) && !limits.writes
+        {
             kind = Kind::SendImm;
+        } else if (kind.is_atomic() && !limits.atomics) || (kind == Kind::Flush && !limits.flushes)
+        {
+            kind = Kind::Send;
         }
         let faulty = matches!(fate, Fate::Faulty(at, _) if at == i);
         match (kind, ops.last()) {
-            (Kind::FetchAdd | Kind::CompareSwap, _) => len = 8,
+            (Kind::FetchAdd | Kind::CompareSwap | Kind::AtomicWrite, _) => len = 8,
+            (Kind::Flush | Kind::LocalInv, _) => len = 0,
             (Kind::Scribble, _) => len = len.min(SCRIBBLE as u32),
             (Kind::ReadBack, Some(last)) if last.kind == Kind::Write => len = last.len,
             (Kind::Relay, Some(last)) if last.kind.is_read() => len = last.len,
@@ -192,7 +268,7 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
         flags.set(SendFlags::SIGNALED, rng.below(10) < 7);
         flags.set(SendFlags::FENCE, kind == Kind::Relay || rng.below(10) == 0);
         flags.set(SendFlags::SOLICITED, !kind.is_read() && rng.below(5) == 0);
-        let answered = kind.is_read() || kind.is_atomic();
+        let answered = kind.is_read() || kind.is_atomic() || kind.is_bare();
         let may_inline = !faulty && !answered && kind != Kind::Relay && len <= limits.inline;
         ops.push(Op {
             kind,

@@ -174,7 +174,7 @@ impl Field {
             while self.world.hosts[host].engine.poll_event().is_some() {}
         }
         for lane in &mut self.lanes {
-            lane.retire(&self.world, &mut self.model);
+            lane.retire(&mut self.world, &mut self.model);
         }
     }
 
@@ -288,6 +288,8 @@ fn innocents(world: &mut World, rng: &mut Rng) -> (Vec<Lane>, [Vec<RKey>; 2]) {
         pause_ns: 0,
         writes: true,
         reads: true,
+        atomics: true,
+        flushes: true,
     };
     let lanes: Vec<Lane> = [0, 1]
         .map(|from| {
