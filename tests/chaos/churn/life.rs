@@ -1,6 +1,7 @@
 //! One life of a connection, from its queue pairs in RESET until both ends are torn down.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use xroce_engine::{EngineError, Mr, MwId, MwType, ObjectError, Rereg};
 use xroce_proto::memory::{Access, Bind};
@@ -40,6 +41,8 @@ pub(super) enum Op {
     Bind(RKey),
     /// The own target is out of reach from now on.
     Invalidate,
+    /// A WRITE through a window of another QP.
+    Stray,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +64,6 @@ pub(super) struct Target {
 }
 
 /// A life.
-#[derive(Debug)]
 pub(super) struct Life {
     pub(super) kind: QpType,
     pub(super) qpns: [Qpn; 2],
@@ -83,6 +85,22 @@ pub(super) struct Life {
     /// What the targets must hold, as far as requests have completed.
     model: [Vec<u8>; 2],
     next: u64,
+}
+
+impl fmt::Debug for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} {:x?}, doomed {}, failed {:?}, sends {:?}, messages {:?}, targets {:x?}",
+            self.kind,
+            self.qpns.map(Qpn::value),
+            self.doomed,
+            self.failed,
+            self.sends,
+            self.queue,
+            self.targets.map(|t| (t.at, t.rkey, t.window))
+        )
+    }
 }
 
 impl Life {
@@ -233,7 +251,7 @@ impl Churn {
     }
 
     fn post(&mut self, n: usize, i: usize, op: SendOp, place: Option<(u64, u32)>, what: Op) {
-        let local = matches!(what, Op::Bind(_) | Op::Invalidate);
+        let local = matches!(what, Op::Bind(_) | Op::Invalidate | Op::Stray);
         let mut flags = self.flags();
         flags.set(
             SendFlags::SIGNALED,
@@ -364,6 +382,7 @@ impl Churn {
     fn settle_send(&mut self, n: usize, i: usize, op: Op, good: bool) {
         match op {
             Op::Plain => {}
+            Op::Stray => assert!(!good, "a window served a QP that had not bound it"),
             Op::Write { from, len } => self.written(n, i, from, len, good),
             Op::Read { to, .. } | Op::Add { to } if !good => {
                 self.sides[i].unsure.insert(to);
@@ -418,6 +437,14 @@ impl Churn {
         let at = self.lives[n].targets[i].at;
         let data = self.world.hosts[i].bytes(at, LEN_MAX as usize);
         self.sides[i].sealed.entry(at).or_insert(data);
+        // Whoever does not know yet goes on writing.
+        let engine = &self.world.hosts[1 - i].engine;
+        let life = &self.lives[n];
+        let open = engine.sends_posted(life.qpns[1 - i]);
+        let able = life.kind == QpType::Rc && !life.down[1 - i] && !life.failed[1 - i];
+        if able && life.doomed && open.is_some_and(|n| n < DEPTH) {
+            self.write(n, 1 - i);
+        }
     }
 
     /// Does something to a connection that it need not survive.
@@ -427,7 +454,7 @@ impl Churn {
         self.deaths += 1;
         let qpn = self.lives[n].qpns[i];
         let target = self.lives[n].targets[i];
-        match (self.rng.below(6), target.window) {
+        match (self.rng.below(7), target.window) {
             (0, _) => self.take_down(n, i, true),
             (1, _) => self.take_down(n, i, false),
             (2, Some((id, MwType::Type1))) => {
@@ -439,6 +466,7 @@ impl Churn {
                 };
                 self.world.hosts[i].engine.bind_mw(id, &nothing).unwrap();
                 self.seal(n, i);
+                self.lives[n].targets[i].rkey = None;
             }
             (2, Some((_, MwType::Type2))) => {
                 let open = self.world.hosts[i].engine.sends_posted(qpn);
@@ -448,6 +476,7 @@ impl Churn {
                 }
             }
             (3, _) => self.take_back(n, i),
+            (5, _) if self.stray(n, i) => {}
             (4, None) => {
                 let engine = &mut self.world.hosts[i].engine;
                 let mr = engine.rereg_mr(target.mr.unwrap().lkey, &Rereg::default());
@@ -461,6 +490,26 @@ impl Churn {
         }
     }
 
+    /// Posts a WRITE through a window of type 2 that another QP has bound, if there is one.
+    fn stray(&mut self, n: usize, i: usize) -> bool {
+        let open = self.world.hosts[i]
+            .engine
+            .sends_posted(self.lives[n].qpns[i]);
+        let able = self.lives[n].kind == QpType::Rc && open.is_some_and(|n| n < DEPTH);
+        let found = self.now.iter().filter(|&&m| m != n).find_map(|&m| {
+            let life = &self.lives[m];
+            let target = life.targets[1 - i];
+            let fits = matches!(target.window, Some((_, MwType::Type2))) && !life.doomed;
+            target.rkey.filter(|_| fits).map(|rkey| (target.va, rkey))
+        });
+        let (true, Some((va, rkey))) = (able, found) else {
+            return false;
+        };
+        let op = SendOp::Write { va, rkey };
+        self.post(n, i, op, Some((0, 8)), Op::Stray);
+        true
+    }
+
     /// The keys of a target, windows first.
     fn take_back(&mut self, n: usize, i: usize) {
         let target = &mut self.lives[n].targets[i];
@@ -468,15 +517,19 @@ impl Churn {
         let Some(mr) = target.mr.take() else {
             return;
         };
-        if let Some((id, _)) = target.window.take() {
+        if let Some((id, mw_type)) = target.window.take() {
             // Refused while a window is bound, and done if it is not.
+            let bound = mw_type == MwType::Type1 && target.rkey.is_some();
             match engine.dereg_mr(mr.lkey) {
                 Err(error) => {
                     assert!(matches!(error, EngineError::Object(ObjectError::Dereg(_))));
                     engine.dealloc_mw(id).unwrap();
                     engine.dereg_mr(mr.lkey).unwrap();
                 }
-                Ok(()) => engine.dealloc_mw(id).unwrap(),
+                Ok(()) => {
+                    assert!(!bound, "a region with a bound window was deregistered");
+                    engine.dealloc_mw(id).unwrap();
+                }
             }
         } else {
             engine.dereg_mr(mr.lkey).unwrap();
@@ -544,16 +597,17 @@ impl Churn {
         self.lives[n].over = true;
         let (kind, qpns) = (self.lives[n].kind, self.lives[n].qpns);
         self.bear(at, kind, (!destroy).then_some(qpns));
+        // A QP is a member until it is destroyed.
+        let (old, new) = (self.lives[n].member && !destroy, self.now[at]);
+        self.lives[new].member = old;
     }
 
     /// At the end: what the targets of those that are well must hold.
     pub(super) fn settle_targets(&mut self) {
         for n in self.now.clone() {
             for i in [0, 1] {
-                let life = &mut self.lives[n];
-                let (rest, at) = (std::mem::take(&mut life.sends[1 - i]), life.targets[i].at);
-                let kind = life.kind;
-                for posted in rest {
+                let (kind, at) = (self.lives[n].kind, self.lives[n].targets[i].at);
+                while let Some(posted) = self.lives[n].sends[1 - i].pop_front() {
                     assert!(!posted.signaled, "{posted:?} never completed");
                     self.settle_send(n, 1 - i, posted.op, true);
                 }
