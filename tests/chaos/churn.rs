@@ -442,6 +442,7 @@ impl Churn {
 
     fn event(&mut self, i: usize, AsyncEvent { source, event }: AsyncEvent) {
         match source {
+            Source::Port => panic!("{event:?} of the port"),
             Source::Srq(srq) => {
                 assert_eq!((srq, event), (self.sides[i].srq, Event::SrqLimitReached));
                 assert!(self.sides[i].limit_armed, "the limit was reported twice");

@@ -187,6 +187,7 @@ impl Caller {
                 Source::Qp(qpn) => self.qps.lives(qpn),
                 Source::Cq(cq) => self.cqs.lives(cq),
                 Source::Srq(srq) => self.srqs.lives(srq),
+                Source::Port => true,
             };
             assert!(lives, "{event:?}");
         }
