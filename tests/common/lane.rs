@@ -703,7 +703,14 @@ impl Lane {
 
     /// Checks and gives back what belongs to requests that are done; call it when all
     /// completions are taken.
-    pub fn retire(&mut self, world: &mut World, model: &mut Model) {
+    /// Whether there were any.
+    pub fn retire(&mut self, world: &mut World, model: &mut Model) -> bool {
+        let before = self.in_flight.len();
+        self.retire_done(world, model);
+        self.in_flight.len() != before
+    }
+
+    fn retire_done(&mut self, world: &mut World, model: &mut Model) {
         let open = world.hosts[self.from].engine.sends_posted(self.qpns[0]);
         let open = open.unwrap() as usize;
         while let Some(posted) = self.in_flight.front() {
