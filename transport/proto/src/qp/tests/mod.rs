@@ -13,7 +13,6 @@ mod atomic;
 mod bind;
 mod completer;
 mod modify;
-mod replay_model;
 mod requester;
 mod responder;
 mod srq;
