@@ -13,6 +13,7 @@ mod atomic;
 mod bind;
 mod completer;
 mod modify;
+mod replay_model;
 mod requester;
 mod responder;
 mod srq;
