@@ -5,7 +5,7 @@
     reason = "a test that fails may panic"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -325,4 +325,105 @@ fn nothing_points_at_one_machine() {
         }
     }
     none("of one machine", &found);
+}
+
+/// The rows of the collection of cases (docs/cases.md).
+const CASES: [u32; 72] = [
+    1, 2, 3, 4, 5, 7, 9, 10, 11, 13, 14, 15, 16, 18, 19, 20, 21, 22, 24, 26, 28, 29, 30, 32, 33,
+    35, 36, 38, 40, 41, 43, 44, 46, 47, 50, 51, 52, 53, 54, 55, 56, 58, 60, 61, 62, 64, 65, 67, 68,
+    69, 70, 73, 75, 77, 78, 79, 80, 81, 82, 84, 85, 88, 90, 91, 93, 94, 95, 96, 97, 98, 103, 104,
+];
+
+/// Names of the tests that a text has between `before` and whatever ends a name.
+fn case_tests(text: &str, before: &str) -> BTreeSet<String> {
+    let starts = ["case_", "netns_case_"].map(|start| format!("{before}{start}"));
+    starts
+        .iter()
+        .flat_map(|start| text.match_indices(start))
+        .map(|(at, _)| {
+            let name = &text[at + before.len()..];
+            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            name[..end.unwrap_or(name.len())].to_string()
+        })
+        .collect()
+}
+
+/// `case_18_and_68_x` is about 18 and 68.
+fn case_numbers(test: &str) -> Vec<u32> {
+    let (_, rest) = test.split_once("case_").unwrap_or_default();
+    let words = rest.split('_').filter(|w| *w != "and");
+    words.map_while(|w| w.parse().ok()).collect()
+}
+
+#[test]
+fn every_collected_case_is_tried_or_says_why_not() {
+    let document = fs::read_to_string(root().join("docs/cases.md")).unwrap();
+    let tests: BTreeSet<String> = sources()
+        .values()
+        .flat_map(|text| case_tests(text, "fn "))
+        .collect();
+    let mut wrong = Vec::new();
+    for number in CASES {
+        let start = format!("| {number} | ");
+        let Some(row) = document.lines().find(|l| l.starts_with(&start)) else {
+            wrong.push(format!("case {number} has no row"));
+            continue;
+        };
+        let named = case_tests(row, "`");
+        let last = row.split('|').nth(3).unwrap_or_default().trim();
+        if named.is_empty() && last.len() < 20 {
+            wrong.push(format!("case {number} has neither test nor reason"));
+        }
+        let there = tests.iter().filter(|t| case_numbers(t).contains(&number));
+        wrong.extend(
+            there
+                .filter(|t| !named.contains(*t))
+                .map(|t| format!("the row of case {number} lacks {t}")),
+        );
+    }
+    let named = case_tests(&document, "`");
+    wrong.extend(
+        named
+            .difference(&tests)
+            .map(|t| format!("there is no test {t}")),
+    );
+    none("cases", &wrong);
+}
+
+/// What a text has between pairs of `quote`.
+fn quoted(text: &str, quote: char) -> impl Iterator<Item = &str> {
+    text.split(quote).skip(1).step_by(2)
+}
+
+#[test]
+fn the_table_of_capabilities_is_full_and_true() {
+    let read = |name: &str| fs::read_to_string(root().join(name)).unwrap();
+    let (document, interop) = (read("docs/capabilities.md"), read("docs/interop.md"));
+    let all = sources();
+    let exists = |name: &str| {
+        let function = format!("fn {name}(");
+        root().join(name).exists() || all.values().any(|text| text.contains(&function))
+    };
+    let mut wrong = Vec::new();
+    let mut rows = 0;
+    let is_row = |l: &&str| l.starts_with("| ") && !l.starts_with("| what |");
+    for row in document.lines().filter(is_row) {
+        rows += 1;
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        if cells.len() != 4 || cells.iter().any(|c| c.is_empty()) {
+            wrong.push(format!("{row}: four cells, and none empty"));
+            continue;
+        }
+        let (tests, scenarios) = (&cells[1..3].join(" "), cells[3]);
+        let unknown = quoted(tests, '`').filter(|name| !exists(name));
+        wrong.extend(unknown.map(|name| format!("{}: there is no {name}", cells[0])));
+        if cells[1..3].iter().any(|c| quoted(c, '`').next().is_none()) {
+            wrong.push(format!("{}: a column names no test", cells[0]));
+        }
+        let scenario = |name: &&str| interop.contains(*name);
+        let unknown = quoted(scenarios, '"').filter(|name| !scenario(name));
+        wrong.extend(unknown.map(|name| format!("{}: no scenario {name}", cells[0])));
+    }
+    assert!(rows > 40, "{rows} rows");
+    none("capabilities", &wrong);
 }
