@@ -126,7 +126,7 @@ fn play(
     pair::expect(b, hb.recv_cq, &receives)?;
     if let Some(why) = a.failure(ha.qp)? {
         ensure!(
-            why.contains("Likely"),
+            why.contains("likely: 1."),
             "the report names no likely cause: {why}"
         );
     }

@@ -155,7 +155,7 @@ fn give_up(
         pair::expect(a, ha.send_cq, &wanted)?;
         let took = started.elapsed();
         if let Some(why) = a.failure(ha.qp)? {
-            for part in ["PSN", "retr", "Likely"] {
+            for part in ["PSN", "retr", "likely: 1."] {
                 ensure!(why.contains(part), "the report lacks {part:?}: {why}");
             }
         }

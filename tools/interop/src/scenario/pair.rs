@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use xroce_wire::newtypes::PathMtu;
 
+use super::status;
 use super::traffic::PSNS;
 use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, Tuning, Wc, access,
@@ -152,6 +153,20 @@ pub(super) fn recv(wr: u64, own: &Half, len: u32) -> Recv {
         count: 1,
         stride: 0,
     }
+}
+
+/// Waits for the refusal of a request. On a `lossy` cable it may also run out of retries: where the
+/// NAK got lost, nobody answers any more.
+pub(super) fn expect_refused(end: &mut dyn End, cq: CqId, wr: u64, lossy: bool) -> Result<()> {
+    let got = end.poll(cq, 1, 1, WAIT)?;
+    let ended = got.first().map(|wc| (wc.wr, wc.status));
+    let silent = lossy && ended == Some((wr, status::RETRY));
+    ensure!(
+        silent || ended == Some((wr, status::REM_ACCESS)),
+        "request {wr} should have been refused, and {} completed (wr_id, status) {ended:?}",
+        end.name()
+    );
+    Ok(())
 }
 
 /// Waits for exactly these completions, by identifier and status.

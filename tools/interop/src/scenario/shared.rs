@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::traffic::PSNS;
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, pair, status};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, pair};
 use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, SrqId, Subject, Tuning,
     Wc, access, fnv1a, pattern_byte,
@@ -237,14 +237,7 @@ fn play(
         ..bad
     };
     a.send(r.senders[0], &bad)?;
-    let got = a.poll(r.send_cq, 1, 1, pair::WAIT)?;
-    let ended = got.first().map(|wc| (wc.wr, wc.status));
-    // Where the NAK got lost, nobody answers any more.
-    let silent = lossy && ended == Some((bad.wr, status::RETRY));
-    ensure!(
-        silent || ended == Some((bad.wr, status::REM_ACCESS)),
-        "the WRITE under a wrong key ended as {ended:?}"
-    );
+    pair::expect_refused(a, r.send_cq, bad.wr, lossy)?;
     ensure!(
         !says_last || event(b, LAST_WQE, Subject::Qp(r.receivers[0].0))?,
         "{} did not say that the queue pair takes nothing any more",
