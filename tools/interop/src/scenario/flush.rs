@@ -3,9 +3,8 @@
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Half, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, status};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, status};
 use crate::ends::{End, FlushRange, Op, Piece, Send, access};
-use crate::fabric::Route;
 use crate::fabric::fault::Side;
 use crate::fabric::look::Class;
 
@@ -203,14 +202,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ("FLUSH and ATOMIC WRITE, 5 % lost", 20),
     ] {
         for direction in Direction::EACH {
-            list.push(Scenario {
-                name: name.to_owned(),
+            list.push(Scenario::plain(
+                name,
                 direction,
-                route: Route::V4,
-                mtu: mtu(1024),
-                smoke: one_in == 20,
-                run: Box::new(move |stage, scenario| run(stage, scenario, one_in)),
-            });
+                one_in == 20,
+                move |stage, scenario| run(stage, scenario, one_in),
+            ));
         }
     }
     let cases = [
@@ -228,14 +225,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 if wrong == Wrong::Misaligned && (ours || op == Op::Flush) {
                     continue;
                 }
-                list.push(Scenario {
-                    name: format!("refused: {}, {name}", op.name()),
+                list.push(Scenario::plain(
+                    format!("refused: {}, {name}", op.name()),
                     direction,
-                    route: Route::V4,
-                    mtu: mtu(1024),
-                    smoke: false,
-                    run: Box::new(move |stage, scenario| refuse(stage, scenario, op, wrong)),
-                });
+                    false,
+                    move |stage, scenario| refuse(stage, scenario, op, wrong),
+                ));
             }
         }
     }

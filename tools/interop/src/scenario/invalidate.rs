@@ -4,9 +4,8 @@
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Half, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, status};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, status};
 use crate::ends::{Bind, End, Mw, Op, Send, access};
-use crate::fabric::Route;
 
 /// Windows bound, used and taken back one after the other.
 const ROUNDS: u64 = 24;
@@ -197,14 +196,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     let mut list = Vec::new();
     for (name, target, one_in) in cases {
         for direction in Direction::EACH {
-            list.push(Scenario {
-                name: name.to_owned(),
+            list.push(Scenario::plain(
+                name,
                 direction,
-                route: Route::V4,
-                mtu: mtu(1024),
-                smoke: one_in == 20,
-                run: Box::new(move |stage, scenario| run(stage, scenario, target, one_in)),
-            });
+                one_in == 20,
+                move |stage, scenario| run(stage, scenario, target, one_in),
+            ));
         }
     }
     list

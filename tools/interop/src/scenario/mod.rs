@@ -91,6 +91,25 @@ pub(crate) struct Scenario {
     pub run: Play,
 }
 
+impl Scenario {
+    /// Over IPv4, with path MTU 1024.
+    pub(crate) fn plain(
+        name: impl Into<String>,
+        direction: Direction,
+        smoke: bool,
+        run: impl Fn(&mut Stage, &Self) -> Result<Outcome> + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            direction,
+            route: Route::V4,
+            mtu: mtu(1024),
+            smoke,
+            run: Box::new(run),
+        }
+    }
+}
+
 /// What a scenario does, told on what it runs.
 pub(crate) type Play = Box<dyn Fn(&mut Stage, &Scenario) -> Result<Outcome>>;
 

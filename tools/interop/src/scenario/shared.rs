@@ -7,12 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::traffic::PSNS;
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, pair};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, pair};
 use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, SrqId, Subject, Tuning,
     Wc, access, fnv1a, pattern_byte,
 };
-use crate::fabric::Route;
 
 /// Queue pairs that share it.
 const QPS: usize = 4;
@@ -267,14 +266,12 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         ("shared receive queue, 5 % lost", 20),
     ] {
         for direction in Direction::EACH {
-            list.push(Scenario {
-                name: name.to_owned(),
+            list.push(Scenario::plain(
+                name,
                 direction,
-                route: Route::V4,
-                mtu: mtu(1024),
-                smoke: one_in == 20,
-                run: Box::new(move |stage, scenario| run(stage, scenario, one_in)),
-            });
+                one_in == 20,
+                move |stage, scenario| run(stage, scenario, one_in),
+            ));
         }
     }
     list

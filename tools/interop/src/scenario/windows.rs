@@ -4,9 +4,8 @@
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Half, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, mtu, status};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, status};
 use crate::ends::{Bind, End, Mw, Op, Send, access};
-use crate::fabric::Route;
 
 /// Part of the region that the window shows.
 const SHOWN: (u64, u64) = (4_096, 8_192);
@@ -291,25 +290,21 @@ pub(super) fn scenarios() -> Vec<Scenario> {
                 continue;
             }
             for direction in Direction::EACH {
-                list.push(Scenario {
-                    name: format!("window of type {kind}: {}", case.name()),
+                list.push(Scenario::plain(
+                    format!("window of type {kind}: {}", case.name()),
                     direction,
-                    route: Route::V4,
-                    mtu: mtu(1024),
-                    smoke: case == Case::Freed,
-                    run: Box::new(move |stage, scenario| run(stage, scenario, type2, case)),
-                });
+                    case == Case::Freed,
+                    move |stage, scenario| run(stage, scenario, type2, case),
+                ));
             }
         }
         for direction in Direction::EACH {
-            list.push(Scenario {
-                name: format!("window of type {kind}: 5 % lost"),
+            list.push(Scenario::plain(
+                format!("window of type {kind}: 5 % lost"),
                 direction,
-                route: Route::V4,
-                mtu: mtu(1024),
-                smoke: false,
-                run: Box::new(move |stage, scenario| lossy(stage, scenario, type2)),
-            });
+                false,
+                move |stage, scenario| lossy(stage, scenario, type2),
+            ));
         }
     }
     list
