@@ -23,7 +23,7 @@ use xroce_proto::wr::RecvWr;
 use xroce_wire::newtypes::{Gid, PKey, PathMtu};
 
 pub(crate) use crate::common::ALL_ACCESS;
-use crate::common::{Setup, World, pattern};
+use crate::common::{Setup, World, pattern, rough_wire};
 use crate::run::Totals;
 use life::Life;
 use message::Message;
@@ -100,23 +100,7 @@ pub(crate) struct Churn {
 
 /// The network of a seed.
 fn wire(rng: &mut Rng, in_order: bool) -> Impairment {
-    let mut up_to = |max: u64| u32::try_from(rng.below(max)).unwrap();
-    let mut wire = Impairment {
-        loss_ppm: up_to(30_000),
-        corrupt_ppm: up_to(20_000),
-        ce_ppm: up_to(50_000),
-        rate_bps: 10_000_000_000,
-        jitter_ns: 0,
-        ..Impairment::delay(1000)
-    };
-    if !in_order {
-        wire.duplicate_ppm = up_to(50_000);
-        wire.duplicate_delay_ns = 50_000;
-        wire.reorder_ppm = up_to(50_000);
-        wire.reorder_positions = 3;
-        wire.reorder_delay_ns = 20_000;
-    }
-    wire
+    rough_wire(rng, in_order, [30_000, 20_000], [50_000, 20_000])
 }
 
 fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {

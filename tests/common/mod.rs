@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use xroce_engine::{Engine, EngineConfig, Mr};
 use xroce_net::datapath::{Datapath, Link};
-use xroce_net::sim::{Impairment, LinkId, PortConfig, SimNet, SimPort};
+use xroce_net::sim::{Impairment, LinkId, PortConfig, Rng, SimNet, SimPort};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::time::Instant;
@@ -388,4 +388,30 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
             (x >> 32) as u8
         })
         .collect()
+}
+
+/// A wire of random faults: up to `loss` and `corrupt` ppm, 5 % marked, and unless `in_order` up to
+/// 5 % doubled and 5 % overtaken, those at most so many ns late.
+pub fn rough_wire(
+    rng: &mut Rng,
+    in_order: bool,
+    [loss, corrupt]: [u64; 2],
+    [duplicate_delay_ns, reorder_delay_ns]: [u64; 2],
+) -> Impairment {
+    let mut up_to = |max: u64| u32::try_from(rng.below(max)).unwrap();
+    let mut wire = Impairment {
+        loss_ppm: up_to(loss),
+        corrupt_ppm: up_to(corrupt),
+        ce_ppm: up_to(50_000),
+        rate_bps: 10_000_000_000,
+        ..Impairment::delay(1000)
+    };
+    if !in_order {
+        wire.duplicate_ppm = up_to(50_000);
+        wire.duplicate_delay_ns = duplicate_delay_ns;
+        wire.reorder_ppm = up_to(50_000);
+        wire.reorder_positions = 3;
+        wire.reorder_delay_ns = reorder_delay_ns;
+    }
+    wire
 }

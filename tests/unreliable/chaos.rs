@@ -13,7 +13,7 @@ use xroce_proto::wc::{Completion, WcOpcode, WcStatus};
 use xroce_proto::wr::{PostError, SendOp};
 use xroce_wire::newtypes::{PathMtu, Qpn};
 
-use crate::common::{Setup, World, pattern};
+use crate::common::{Setup, World, pattern, rough_wire};
 use crate::{QKEY, connect_uc, datagram, handle, ud_qp};
 
 /// Bytes between two places for a message.
@@ -55,22 +55,7 @@ struct Chaos {
 }
 
 fn network(rng: &mut Rng, in_order: bool) -> Impairment {
-    let mut up_to = |max: u64| u32::try_from(rng.below(max)).unwrap();
-    let mut wire = Impairment {
-        loss_ppm: up_to(100_000),
-        corrupt_ppm: up_to(50_000),
-        ce_ppm: up_to(50_000),
-        rate_bps: 10_000_000_000,
-        ..Impairment::delay(1000)
-    };
-    if !in_order {
-        wire.duplicate_ppm = up_to(50_000);
-        wire.duplicate_delay_ns = 5_000;
-        wire.reorder_ppm = up_to(50_000);
-        wire.reorder_positions = 3;
-        wire.reorder_delay_ns = 5_000;
-    }
-    wire
+    rough_wire(rng, in_order, [100_000, 50_000], [5_000, 5_000])
 }
 
 impl Chaos {
