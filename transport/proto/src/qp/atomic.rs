@@ -17,11 +17,11 @@ use xroce_wire::template::Emit;
 
 use super::replay::{Answer, ReadJob};
 use super::responder::{INVALID_REQUEST, REMOTE_ACCESS};
-use super::sq::{Invalidate, Operands, SendQueue};
+use super::sq::{Operands, SendQueue, Traits};
 use super::{Cx, Qp, sge};
 use crate::memory::{Access, AtomicError, AtomicOp, KeyError, Memory};
 use crate::reject::{Reject, Why};
-use crate::wc::{Sink, WcStatus};
+use crate::wc::{Sink, WcOpcode, WcStatus};
 use crate::wr::{Data, Placement, PostError, SendOp, SendWr};
 
 /// Bytes an atomic works on, and what its address is a multiple of.
@@ -98,12 +98,12 @@ impl SendQueue {
         match wr.op {
             SendOp::SendInv { rkey } => {
                 wqe.rkey = rkey;
-                wqe.invalidate = Invalidate::Remote;
+                wqe.traits |= Traits::INVALIDATE;
             }
             SendOp::LocalInv { rkey } => {
                 wqe.rkey = rkey;
-                wqe.invalidate = Invalidate::Local;
-                wqe.local = true;
+                wqe.traits |= Traits::INVALIDATE | Traits::LOCAL;
+                wqe.wc_opcode = WcOpcode::LocalInv;
             }
             SendOp::CompareSwap {
                 va,
@@ -111,7 +111,8 @@ impl SendQueue {
                 compare,
                 swap: swap_add,
             } => {
-                (wqe.operation, wqe.va, wqe.rkey) = (Operation::CmpSwap, va, rkey);
+                wqe.turn_into(Operation::CmpSwap, WcOpcode::CompSwap);
+                (wqe.va, wqe.rkey) = (va, rkey);
                 *operands = Operands { swap_add, compare };
             }
             SendOp::FetchAdd {
@@ -119,12 +120,14 @@ impl SendQueue {
                 rkey,
                 add: swap_add,
             } => {
-                (wqe.operation, wqe.va, wqe.rkey) = (Operation::FetchAdd, va, rkey);
+                wqe.turn_into(Operation::FetchAdd, WcOpcode::FetchAdd);
+                (wqe.va, wqe.rkey) = (va, rkey);
                 let compare = 0;
                 *operands = Operands { swap_add, compare };
             }
             SendOp::AtomicWrite { va, rkey } => {
-                (wqe.operation, wqe.va, wqe.rkey) = (Operation::AtomicWrite, va, rkey);
+                wqe.turn_into(Operation::AtomicWrite, WcOpcode::AtomicWrite);
+                (wqe.va, wqe.rkey) = (va, rkey);
             }
             SendOp::Flush {
                 va,
@@ -133,7 +136,8 @@ impl SendQueue {
                 placement,
                 whole_region,
             } => {
-                (wqe.operation, wqe.va, wqe.rkey) = (Operation::Flush, va, rkey);
+                wqe.turn_into(Operation::Flush, WcOpcode::Flush);
+                (wqe.va, wqe.rkey) = (va, rkey);
                 wqe.len = len;
                 wqe.feth = Feth {
                     placement: placement.bits(),

@@ -5,10 +5,10 @@
 
 use xroce_wire::newtypes::{PathMtu, RKey, Va};
 
-use super::sq::{Invalidate, SendQueue, total};
+use super::sq::{SendQueue, Traits, total};
 use super::{Cx, Qp};
 use crate::memory::{Access, Bind, Memory};
-use crate::wc::{Sink, WcStatus};
+use crate::wc::{Sink, WcOpcode, WcStatus};
 use crate::wr::{Data, PostError, SendOp, SendWr, Sge};
 
 impl SendQueue {
@@ -37,7 +37,8 @@ impl SendQueue {
         let data = Data::Sges(&[packed]);
         self.push(&SendWr { op, data, ..*wr }, mtu)?;
         let wqe = self.wqe_mut(self.tail.wrapping_sub(1));
-        wqe.local = true;
+        wqe.traits |= Traits::LOCAL;
+        wqe.wc_opcode = WcOpcode::BindMw;
         wqe.len = 0;
         Ok(())
     }
@@ -51,12 +52,12 @@ impl Qp {
         loop {
             let index = self.tx.send_index;
             let wqe = *self.sq.wqe(index);
-            if !wqe.local {
+            if !wqe.is_local() {
                 return true;
             }
             let (pd, qpn) = (self.cold.init.pd, self.cold.qpn);
             let done = match self.sq.sges(index) {
-                _ if wqe.invalidate == Invalidate::Local => {
+                _ if wqe.traits.contains(Traits::INVALIDATE) => {
                     let done = cx.mem.invalidate(wqe.rkey, qpn, pd);
                     done.map_err(|_| WcStatus::LocQpOpErr)
                 }

@@ -278,16 +278,19 @@ impl Qp {
     /// Retires the oldest WQE; errors are reported even if unsignaled (C2).
     #[inline(always)]
     pub(super) fn complete_head(&mut self, sink: &mut impl Sink, status: WcStatus) {
-        let wqe = *self.sq.wqe(self.sq.head);
+        let wqe = self.sq.wqe(self.sq.head);
+        let (wr_id, len, opcode) = (wqe.wr_id, wqe.len, wqe.wc_opcode);
+        let signaled = wqe.flags.contains(SendFlags::SIGNALED);
+        let answered = wqe.has_response();
         self.sq.head = self.sq.head.wrapping_add(1);
-        if wqe.has_response() {
+        if answered {
             self.tx.reads = self.tx.reads.saturating_sub(1);
         }
         let success = status == WcStatus::Success;
         self.counters.sends_completed += u64::from(success);
-        if !success || wqe.flags.contains(SendFlags::SIGNALED) {
-            let mut wc = self.completion(wqe.wr_id, status, wqe.wc_opcode());
-            wc.byte_len = wqe.len;
+        if !success || signaled {
+            let mut wc = self.completion(wr_id, status, opcode);
+            wc.byte_len = len;
             sink.complete(self.cold.init.send_cq, wc);
         }
     }

@@ -29,7 +29,7 @@ impl Qp {
             let wqe = *self.sq.wqe(self.sq.head);
             self.sq.head = self.sq.head.wrapping_add(1);
             self.counters.sends_flushed += 1;
-            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode());
+            let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode);
             sink.complete(self.cold.init.send_cq, wc);
         }
         self.sq.started = self.sq.head;

@@ -64,11 +64,11 @@ impl Qp {
             NakCode::RemoteAccess => self.key_refusal(cx, pkt),
             _ if status == WcStatus::LocLenErr => {
                 self.counters.length_errors += 1;
-                let capacity = self.rq.front().map_or(0, |wqe| wqe.capacity);
+                let (capacity, _) = self.rq.front_room();
                 Refusal::TooLong { capacity }
             }
-            _ if self.check_sequence(info).is_err() => Refusal::Sequence,
-            _ if self.check_permitted(info).is_err() => Refusal::NotAllowed,
+            _ if self.check_sequence(info, info.operation).is_err() => Refusal::Sequence,
+            _ if self.check_permitted(info.operation).is_err() => Refusal::NotAllowed,
             _ if atomic::has_response(info.operation) && !self.replay.has_room() => {
                 Refusal::TooManyReads(self.replay.limit())
             }

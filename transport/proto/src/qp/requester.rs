@@ -9,7 +9,7 @@ use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
 use super::report::{FailureReport, Refusal, Request};
-use super::sq::{Invalidate, Wqe};
+use super::sq::{Traits, Wqe};
 use super::{Cx, Qp, QpState, sge};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
@@ -18,7 +18,9 @@ use crate::recovery::LossSignal;
 use crate::rtt::Timed;
 use crate::time::{Duration, Instant};
 use crate::wc::{Event, Sink, WcStatus};
-use crate::wr::SendFlags;
+
+/// What may have to wait for those before it.
+const MUST_WAIT: Traits = Traits::LOCAL.union(Traits::ANSWERED).union(Traits::FENCE);
 
 /// Why packets are sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,7 +68,10 @@ impl Qp {
             return false;
         }
         let wqe = self.sq.wqe(tx.send_index);
-        if wqe.flags.contains(SendFlags::FENCE) && tx.reads != 0 {
+        if !wqe.traits.intersects(MUST_WAIT) {
+            return true;
+        }
+        if wqe.traits.contains(Traits::FENCE) && tx.reads != 0 {
             return false;
         }
         if wqe.is_local() {
@@ -86,10 +91,11 @@ impl Qp {
         if !self.may_request(cx.now) {
             return None;
         }
-        if self.sq.wqe(self.tx.send_index).is_local() && !self.execute_local(cx) {
-            return None;
-        }
         let index = self.tx.send_index;
+        let wqe = self.sq.wqe(index);
+        if wqe.traits.intersects(Traits::LOCAL.union(Traits::ANSWERED)) {
+            return self.poll_rare_request(cx, frame);
+        }
         let fresh = index == self.sq.started;
         if fresh && let Err(status) = self.start(cx, index) {
             return self.poison(cx, frame, status);
@@ -98,64 +104,142 @@ impl Qp {
         let packet = self.tx.send_packet;
         let psn = self.tx.next_psn;
         let resend = psn.is_before(self.tx.max_psn);
-        let ack_req = wqe.has_response() || self.wants_ack(index, packet + 1 == wqe.psns, resend);
+        let ack_req = self.wants_ack(index, packet + 1 == wqe.psns, resend);
+        match self.write_data(cx, frame, index, &wqe, packet, psn, ack_req, Service::Rc) {
+            Ok(len) => {
+                self.on_request_sent(cx.now, packet + 1 == wqe.psns, 1, len?, ack_req);
+                self.note_sent(cx.now, &wqe, packet, psn, resend, ack_req);
+                len
+            }
+            Err(_) => self.request_failed(cx, frame, index, fresh),
+        }
+    }
+
+    /// Work requests without packets, and those that a response of their own answers.
+    #[inline(never)]
+    fn poll_rare_request<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+    ) -> Option<usize> {
+        if self.sq.wqe(self.tx.send_index).is_local() {
+            if !self.execute_local(cx) {
+                return None;
+            }
+            return self.poll_request(cx, frame);
+        }
+        let index = self.tx.send_index;
+        let fresh = index == self.sq.started;
+        if fresh && let Err(status) = self.start_answered(cx, index) {
+            return self.poison(cx, frame, status);
+        }
+        let wqe = *self.sq.wqe(index);
+        let packet = self.tx.send_packet;
+        let psn = self.tx.next_psn;
+        let resend = psn.is_before(self.tx.max_psn);
         let sent = if wqe.is_read() {
             self.write_read_request(frame, &wqe, packet, psn)
         } else if wqe.is_atomic() || wqe.operation == Operation::Flush {
             self.write_bare_request(frame, index, psn)
         } else {
-            self.write_data(cx, frame, index, &wqe, packet, psn, ack_req, Service::Rc)
+            self.write_data(cx, frame, index, &wqe, packet, psn, true, Service::Rc)
         };
         match sent {
             Ok(len) => {
-                self.on_request_sent(cx.now, &wqe, packet, len?, ack_req);
-                if resend {
-                    self.count_resend();
-                } else if ack_req && self.timed.sent == Instant::NEVER {
-                    self.time_packet(cx.now, &wqe, packet, psn);
+                let psns = if wqe.is_read() { wqe.psns - packet } else { 1 };
+                if wqe.is_read() && packet != 0 {
+                    self.tx.read_start_psn = psn;
                 }
+                self.on_request_sent(cx.now, true, psns, len?, true);
+                self.note_sent(cx.now, &wqe, packet, psn, resend, true);
                 len
             }
-            Err(_) if fresh => {
-                self.sq.started = index;
-                self.poison(cx, frame, WcStatus::LocProtErr)
-            }
-            Err(_) => {
-                self.fail_send(cx, index, WcStatus::LocProtErr);
-                None
-            }
+            Err(_) => self.request_failed(cx, frame, index, fresh),
         }
     }
 
-    /// Gives a WQE its PSNs, after checking what can be checked before its first packet.
+    /// Its memory does not allow it: if nothing of it has left, it waits for those before it (K5).
+    #[cold]
+    fn request_failed<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        frame: &mut [u8],
+        index: u32,
+        fresh: bool,
+    ) -> Option<usize> {
+        if fresh {
+            self.sq.started = index;
+            return self.poison(cx, frame, WcStatus::LocProtErr);
+        }
+        self.fail_send(cx, index, WcStatus::LocProtErr);
+        None
+    }
+
+    /// Counts and times a packet that has just left.
+    #[inline(always)]
+    fn note_sent(
+        &mut self,
+        now: Instant,
+        wqe: &Wqe,
+        packet: u32,
+        psn: Psn,
+        resend: bool,
+        ack_req: bool,
+    ) {
+        if resend {
+            self.count_resend();
+        } else if ack_req && self.timed.sent == Instant::NEVER {
+            self.time_packet(now, wqe, packet, psn);
+        }
+    }
+
+    /// Gives a WQE that only an ACK acknowledges its PSNs, after checking what can be checked
+    /// before its first packet.
     #[inline(always)]
     pub(super) fn start<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         index: u32,
     ) -> Result<(), WcStatus> {
-        let wqe = self.sq.wqe(index);
-        let (has_response, psns) = (wqe.has_response(), wqe.psns_at(self.tx.mtu));
-        if has_response && self.tx.max_reads == 0 {
-            return Err(WcStatus::LocQpOpErr);
-        }
+        let psns = self.tx.mtu.packets(self.sq.wqe(index).len);
         // The only packet of a message is checked when it is gathered.
-        if has_response || psns > 1 {
-            let need = if wqe.is_read() || wqe.is_atomic() {
-                Access::LOCAL_WRITE
-            } else {
-                Access::empty()
-            };
-            sge::check(cx, self.cold.init.pd, self.sq.sges(index), need)
+        if psns > 1 {
+            sge::check(cx, self.cold.init.pd, self.sq.sges(index), Access::empty())
                 .map_err(|_| WcStatus::LocProtErr)?;
         }
+        self.give_psns(index, psns);
+        Ok(())
+    }
+
+    /// [`Qp::start`] of one with a response of its own.
+    fn start_answered<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        index: u32,
+    ) -> Result<(), WcStatus> {
+        if self.tx.max_reads == 0 {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        let wqe = self.sq.wqe(index);
+        let need = if wqe.is_read() || wqe.is_atomic() {
+            Access::LOCAL_WRITE
+        } else {
+            Access::empty()
+        };
+        sge::check(cx, self.cold.init.pd, self.sq.sges(index), need)
+            .map_err(|_| WcStatus::LocProtErr)?;
+        self.give_psns(index, wqe.psns_at(self.tx.mtu));
+        self.tx.reads += 1;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn give_psns(&mut self, index: u32, psns: u32) {
         let first_psn = self.tx.next_psn;
         let wqe = self.sq.wqe_mut(index);
         wqe.first_psn = first_psn;
         wqe.psns = psns;
         self.sq.started = index.wrapping_add(1);
-        self.tx.reads += u8::from(has_response);
-        Ok(())
     }
 
     /// A READ asks for everything from `packet` on: after a loss only for the rest (R8).
@@ -212,7 +296,7 @@ impl Qp {
             (false, false) => Position::Middle,
         };
         let imm = wqe.imm;
-        let inv = wqe.invalidate == Invalidate::Remote;
+        let inv = wqe.traits.contains(Traits::INVALIDATE);
         let opcode = Opcode::for_request(service, wqe.operation, position, imm.is_some(), inv);
         let offset = u64::from(packet) << self.tx.mtu.shift();
         let rest = wqe.len as usize - usize::try_from(offset).unwrap_or(usize::MAX);
@@ -243,7 +327,7 @@ impl Qp {
         if is_last && inv {
             out.ieth(wqe.rkey);
         }
-        if wqe.inline {
+        if wqe.traits.contains(Traits::INLINE) {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
             out.payload_mut()
                 .copy_from_slice(self.sq.inline(index, at, payload_len));
@@ -278,23 +362,28 @@ impl Qp {
             return true;
         }
         let next = self.sq.wqe(next);
-        next.has_response() || next.is_local() || next.flags.contains(SendFlags::FENCE)
+        next.traits.intersects(MUST_WAIT)
     }
 
-    #[inline]
-    fn on_request_sent(&mut self, now: Instant, wqe: &Wqe, packet: u32, len: usize, ack_req: bool) {
+    /// Moves the send position behind a packet that stands for `psns` PSNs, the last of its WQE if
+    /// `is_last`.
+    #[inline(always)]
+    fn on_request_sent(
+        &mut self,
+        now: Instant,
+        is_last: bool,
+        psns: u32,
+        len: usize,
+        ack_req: bool,
+    ) {
         let tx = &mut self.tx;
-        let psn = tx.next_psn;
-        let psns = if wqe.is_read() { wqe.psns - packet } else { 1 };
-        if wqe.is_read() && packet != 0 {
-            tx.read_start_psn = psn;
-        }
         tx.since_ack_req = if ack_req { 0 } else { tx.since_ack_req + 1 };
-        tx.next_psn = psn.add(psns);
-        tx.send_packet = packet + psns;
-        if tx.send_packet == wqe.psns {
+        tx.next_psn = tx.next_psn.add(psns);
+        if is_last {
             tx.send_index = tx.send_index.wrapping_add(1);
             tx.send_packet = 0;
+        } else {
+            tx.send_packet += psns;
         }
         if tx.max_psn.is_before(tx.next_psn) {
             tx.max_psn = tx.next_psn;

@@ -31,7 +31,13 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) {
-        match self.step(cx, pkt) {
+        // The checks of SEND alone, where the operation is known when they are compiled: every one
+        // of them asks for it.
+        let done = match pkt.info().operation {
+            Operation::Send => self.step(cx, pkt, Operation::Send),
+            operation => self.step_other(cx, pkt, operation),
+        };
+        match done {
             Ok(()) => {}
             Err(Reject::Discard(why)) => match why {
                 Why::OutOfSequence => self.counters.out_of_sequence += 1,
@@ -51,12 +57,23 @@ impl Qp {
         }
     }
 
-    /// The checks in order (S3), then the operation.
+    #[inline(never)]
+    fn step_other<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Reject> {
+        self.step(cx, pkt, operation)
+    }
+
+    /// The checks in order (S3), then the operation, which is the packet's.
     #[inline(always)]
     fn step<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
+        operation: Operation,
     ) -> Result<(), Reject> {
         let ahead = self.rx.expected_psn.distance_to(pkt.psn());
         if ahead < 0 {
@@ -71,19 +88,20 @@ impl Qp {
             cx.sink.event(self.cold.qpn, Event::CommEst);
         }
         let info = pkt.info();
-        self.check_sequence(info)?;
-        self.check_permitted(info)?;
-        self.check_resources(cx, info)?;
-        self.check_length(pkt)?;
-        let named = match pkt.reth() {
-            Some(reth) if !atomic::is_executed_at_once(info.operation) => {
-                Some((reth, self.check_key(cx, info, &reth)?))
-            }
+        self.check_sequence(info, operation)?;
+        self.check_permitted(operation)?;
+        self.check_resources(cx, info, operation)?;
+        self.check_length(pkt, operation)?;
+        let named = match operation {
+            Operation::Write | Operation::ReadRequest => match pkt.reth() {
+                Some(reth) => Some((reth, self.check_key(cx, operation, &reth)?)),
+                None => None,
+            },
             _ => None,
         };
-        self.execute(cx, named, pkt)?;
+        self.execute(cx, named, pkt, operation)?;
         self.rx.rnr_sent = false;
-        self.acknowledge(pkt);
+        self.acknowledge(pkt, operation);
         Ok(())
     }
 
@@ -98,8 +116,12 @@ impl Qp {
 
     /// S2: inside a message only its Middle and Last, outside only First and Only.
     #[inline(always)]
-    pub(super) fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Reject> {
-        let ongoing = match info.operation {
+    pub(super) fn check_sequence(
+        &self,
+        info: &OpcodeInfo,
+        operation: Operation,
+    ) -> Result<(), Reject> {
+        let ongoing = match operation {
             Operation::Send => Ongoing::Send,
             Operation::Write => Ongoing::Write,
             _ => Ongoing::Nothing,
@@ -114,9 +136,9 @@ impl Qp {
 
     /// What the QP allows at all; its rights give NAK invalid request, not access error (K4).
     #[inline(always)]
-    pub(super) fn check_permitted(&self, info: &OpcodeInfo) -> Result<(), Reject> {
+    pub(super) fn check_permitted(&self, operation: Operation) -> Result<(), Reject> {
         let access = self.cold.access;
-        let allowed = match info.operation {
+        let allowed = match operation {
             Operation::Send => true,
             Operation::Write | Operation::AtomicWrite => access.contains(Access::REMOTE_WRITE),
             Operation::ReadRequest => access.contains(Access::REMOTE_READ),
@@ -137,8 +159,9 @@ impl Qp {
         &mut self,
         cx: &mut Cx<'_, M, S>,
         info: &OpcodeInfo,
+        operation: Operation,
     ) -> Result<(), Reject> {
-        let needs_receive = match info.operation {
+        let needs_receive = match operation {
             Operation::Send => info.starts(),
             Operation::Write => info.has_imm(),
             _ => false,
@@ -146,7 +169,7 @@ impl Qp {
         if needs_receive && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
-        if atomic::has_response(info.operation) && !self.replay.has_room() {
+        if atomic::has_response(operation) && !self.replay.has_room() {
             return Err(INVALID_REQUEST);
         }
         Ok(())
@@ -154,7 +177,11 @@ impl Qp {
 
     /// S4: position, announced length and padding agree with the payload.
     #[inline(always)]
-    pub(super) fn check_length(&self, pkt: &Packet<'_>) -> Result<(), Reject> {
+    pub(super) fn check_length(
+        &self,
+        pkt: &Packet<'_>,
+        operation: Operation,
+    ) -> Result<(), Reject> {
         let info = pkt.info();
         let len = pkt.payload().len();
         let mtu = self.tx.mtu.bytes();
@@ -167,7 +194,7 @@ impl Qp {
         if !fits || !padded {
             return Err(INVALID_REQUEST);
         }
-        match info.operation {
+        match operation {
             Operation::Write => {
                 let (total, received) = match pkt.reth() {
                     Some(reth) => (reth.len, 0),
@@ -200,10 +227,10 @@ impl Qp {
     pub(super) fn check_key<M: Memory, S: Sink>(
         &self,
         cx: &Cx<'_, M, S>,
-        info: &OpcodeInfo,
+        operation: Operation,
         reth: &Reth,
     ) -> Result<Grant, Reject> {
-        let need = if info.operation == Operation::ReadRequest {
+        let need = if operation == Operation::ReadRequest {
             Access::REMOTE_READ
         } else {
             Access::REMOTE_WRITE
@@ -232,8 +259,9 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         named: Option<(Reth, Grant)>,
         pkt: &Packet<'_>,
+        operation: Operation,
     ) -> Result<(), Reject> {
-        match (pkt.info().operation, named) {
+        match (operation, named) {
             (Operation::Send, _) => self.execute_send(cx, pkt),
             (Operation::Write, named) => self.execute_write(cx, named, pkt),
             (Operation::ReadRequest, Some((reth, grant))) => {
@@ -255,13 +283,13 @@ impl Qp {
             self.rx.received = 0;
         }
         let received = self.rx.received;
-        let capacity = self.rq.front().map_or(0, |wqe| wqe.capacity);
+        let (capacity, sges) = self.rq.front_room();
         let end = u64::from(received) + payload.len() as u64;
         if end > capacity {
             return Err(Reject::Fatal(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
         let pd = self.cold.init.pd;
-        sge::scatter(cx, pd, self.rq.front_sges(), received.into(), payload)
+        sge::scatter(cx, pd, sges, received.into(), payload)
             .map_err(|_| Reject::Fatal(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
         // A capacity is below 2^37, but a message below 2^32: `end` counts what arrived.
         self.rx.received = u32::try_from(end)
@@ -334,8 +362,10 @@ impl Qp {
         opcode: WcOpcode,
         byte_len: u32,
     ) {
-        let Some(wqe) = self.rq.pop() else { return };
-        let mut wc = self.completion(wqe.wr_id, WcStatus::Success, opcode);
+        let Some(wr_id) = self.rq.retire() else {
+            return;
+        };
+        let mut wc = self.completion(wr_id, WcStatus::Success, opcode);
         wc.byte_len = byte_len;
         if let Some(imm) = pkt.imm() {
             wc.imm = imm;
@@ -352,12 +382,12 @@ impl Qp {
 
     /// Moves the expected PSN on and notes what the peer is owed (S7).
     #[inline(always)]
-    fn acknowledge(&mut self, pkt: &Packet<'_>) {
+    fn acknowledge(&mut self, pkt: &Packet<'_>, operation: Operation) {
         let (info, psn) = (pkt.info(), pkt.psn());
         if info.ends() {
             self.rx.msn = self.rx.msn.next();
         }
-        if atomic::has_response(info.operation) {
+        if atomic::has_response(operation) {
             self.rx.expected_psn = self.rx.last_read_psn.add(1);
             // The response acknowledges all before it (R6).
             self.rx.debt = Debt::Nothing;

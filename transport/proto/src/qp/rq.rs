@@ -59,6 +59,11 @@ impl RecvQueue {
         self.tail.wrapping_sub(self.head)
     }
 
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
@@ -104,24 +109,42 @@ impl RecvQueue {
     }
 
     /// The receive in use or next to be used.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<&RecvWqe> {
         (self.head != self.tail).then(|| &self.wqes[self.slot(self.head)])
     }
 
+    /// Its SGEs.
     #[inline]
     pub(crate) fn front_sges(&self) -> &[Sge] {
+        self.front_room().1
+    }
+
+    /// Bytes the front one holds, and where; nothing if there is none.
+    #[inline(always)]
+    pub(crate) fn front_room(&self) -> (u64, &[Sge]) {
+        if self.is_empty() {
+            return (0, &[]);
+        }
         let slot = self.slot(self.head);
         let wqe = &self.wqes[slot];
         if wqe.num_sge == 1 {
-            return slice::from_ref(&wqe.only_sge);
+            return (wqe.capacity, slice::from_ref(&wqe.only_sge));
         }
         let first = slot * usize::from(self.max_sge);
-        &self.sges[first..first + usize::from(wqe.num_sge)]
+        let sges = &self.sges[first..first + usize::from(wqe.num_sge)];
+        (wqe.capacity, sges)
+    }
+
+    /// Takes the front one out; its `wr_id`.
+    #[inline(always)]
+    pub(crate) fn retire(&mut self) -> Option<u64> {
+        let wr_id = self.front()?.wr_id;
+        self.head = self.head.wrapping_add(1);
+        Some(wr_id)
     }
 
     /// Takes the front one out.
-    #[inline]
     pub(crate) fn pop(&mut self) -> Option<RecvWqe> {
         let wqe = *self.front()?;
         self.head = self.head.wrapping_add(1);

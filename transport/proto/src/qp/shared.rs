@@ -8,7 +8,7 @@ impl Qp {
     /// from then on it is this QP's, and completes or is flushed with it.
     #[inline(always)]
     pub(super) fn has_receive(&mut self, sink: &mut impl Sink) -> bool {
-        self.rq.front().is_some() || self.take_shared(sink)
+        !self.rq.is_empty() || self.take_shared(sink)
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::slice;
 
+use bitflags::bitflags;
 use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{LKey, PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
@@ -34,29 +35,37 @@ pub(super) struct Wqe {
     /// PSNs the message takes, valid once started.
     pub(super) psns: u32,
     pub(super) imm: Option<[u8; 4]>,
-    pub(super) invalidate: Invalidate,
     /// Of a FLUSH.
     pub(super) feth: Feth,
     pub(super) flags: SendFlags,
     pub(super) operation: Operation,
     pub(super) num_sge: u8,
-    pub(super) inline: bool,
-    /// Nothing of it goes on the wire (BIND_MW).
-    pub(super) local: bool,
+    pub(super) traits: Traits,
+    /// What it completes as.
+    pub(super) wc_opcode: WcOpcode,
     /// The SGE, if it is the only one.
     only_sge: Sge,
 }
 
 const _: () = assert!(size_of::<Wqe>() == 64);
 
-/// Whether a work request takes the key in [`Wqe::rkey`] back, and whose it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Invalidate {
-    No,
-    /// SEND with invalidate.
-    Remote,
-    /// LOCAL_INV: no packet, no PSN.
-    Local,
+bitflags! {
+    /// What the send path asks about a WQE, in one byte: a plain SEND or WRITE has none of them
+    /// and is told by one comparison.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) struct Traits: u8 {
+        /// Its bytes were taken when it was posted.
+        const INLINE = 1;
+        /// Nothing of it goes on the wire: BIND_MW, LOCAL_INV.
+        const LOCAL = 1 << 1;
+        /// A response of its own acknowledges it (R3, R6): READ, atomics, ATOMIC WRITE, FLUSH.
+        const ANSWERED = 1 << 2;
+        const READ = 1 << 3;
+        const ATOMIC = 1 << 4;
+        /// Takes the key in [`Wqe::rkey`] back: LOCAL_INV its own, SEND with invalidate the peer's.
+        const INVALIDATE = 1 << 5;
+        const FENCE = 1 << 6;
+    }
 }
 
 /// Operands of an atomic.
@@ -69,7 +78,8 @@ pub(super) struct Operands {
 impl Wqe {
     /// For the report of a failure.
     pub(super) fn request(&self) -> Request {
-        let names_memory = self.operation != Operation::Send || self.invalidate != Invalidate::No;
+        let names_memory =
+            self.operation != Operation::Send || self.traits.contains(Traits::INVALIDATE);
         Request {
             operation: self.operation,
             psn: self.first_psn,
@@ -87,7 +97,6 @@ impl Wqe {
         first_psn: Psn::new(0),
         psns: 0,
         imm: None,
-        invalidate: Invalidate::No,
         feth: Feth {
             placement: 0,
             selectivity: 0,
@@ -95,32 +104,38 @@ impl Wqe {
         flags: SendFlags::empty(),
         operation: Operation::Send,
         num_sge: 0,
-        inline: false,
-        local: false,
+        traits: Traits::empty(),
+        wc_opcode: WcOpcode::Send,
         only_sge: NO_SGE,
     };
 
     #[inline]
     pub(super) fn is_read(&self) -> bool {
-        self.operation == Operation::ReadRequest
+        self.traits.contains(Traits::READ)
     }
 
     /// Whether nothing of it goes on the wire.
     #[inline]
     pub(super) fn is_local(&self) -> bool {
-        self.local
+        self.traits.contains(Traits::LOCAL)
     }
 
     #[inline]
     pub(super) fn is_atomic(&self) -> bool {
-        matches!(self.operation, Operation::CmpSwap | Operation::FetchAdd)
+        self.traits.contains(Traits::ATOMIC)
     }
 
-    /// Whether only a response of its own acknowledges it: READ, atomics, ATOMIC WRITE and FLUSH
-    /// (R3, R6).
+    /// Whether only a response of its own acknowledges it.
     #[inline]
     pub(super) fn has_response(&self) -> bool {
-        atomic::has_response(self.operation)
+        self.traits.contains(Traits::ANSWERED)
+    }
+
+    /// Makes it another operation than the plain one it was pushed as.
+    pub(super) fn turn_into(&mut self, operation: Operation, wc_opcode: WcOpcode) {
+        self.operation = operation;
+        self.wc_opcode = wc_opcode;
+        self.traits |= operation_traits(operation);
     }
 
     /// Whether its last packet carries the solicited event bit: only what takes a receive of the
@@ -140,21 +155,15 @@ impl Wqe {
             mtu.packets(self.len)
         }
     }
+}
 
-    #[inline]
-    pub(super) fn wc_opcode(&self) -> WcOpcode {
-        match self.operation {
-            _ if self.invalidate == Invalidate::Local => WcOpcode::LocalInv,
-            _ if self.local => WcOpcode::BindMw,
-            Operation::CmpSwap => WcOpcode::CompSwap,
-            Operation::FetchAdd => WcOpcode::FetchAdd,
-            Operation::AtomicWrite => WcOpcode::AtomicWrite,
-            Operation::Flush => WcOpcode::Flush,
-            Operation::ReadRequest => WcOpcode::RdmaRead,
-            Operation::Write => WcOpcode::RdmaWrite,
-            _ => WcOpcode::Send,
-        }
-    }
+fn operation_traits(operation: Operation) -> Traits {
+    let mut traits = Traits::empty();
+    traits.set(Traits::ANSWERED, atomic::has_response(operation));
+    traits.set(Traits::READ, operation == Operation::ReadRequest);
+    let is_atomic = matches!(operation, Operation::CmpSwap | Operation::FetchAdd);
+    traits.set(Traits::ATOMIC, is_atomic);
+    traits
 }
 
 /// Ring of [`Wqe`]s with their SGEs and inline bytes beside it.
@@ -241,28 +250,38 @@ impl SendQueue {
         if self.len() >= self.depth {
             return Err(PostError::QueueFull { depth: self.depth });
         }
-        let (operation, va, rkey, imm) = match wr.op {
-            SendOp::Send => (Operation::Send, Va::new(0), RKey::new(0), None),
-            SendOp::SendImm(imm) => (Operation::Send, Va::new(0), RKey::new(0), Some(imm)),
-            SendOp::Write { va, rkey } => (Operation::Write, va, rkey, None),
-            SendOp::WriteImm { va, rkey, imm } => (Operation::Write, va, rkey, Some(imm)),
-            SendOp::Read { va, rkey } => (Operation::ReadRequest, va, rkey, None),
+        let none = (Va::new(0), RKey::new(0));
+        let (operation, (va, rkey), imm) = match wr.op {
+            SendOp::Send => (Operation::Send, none, None),
+            SendOp::SendImm(imm) => (Operation::Send, none, Some(imm)),
+            SendOp::Write { va, rkey } => (Operation::Write, (va, rkey), None),
+            SendOp::WriteImm { va, rkey, imm } => (Operation::Write, (va, rkey), Some(imm)),
+            SendOp::Read { va, rkey } => (Operation::ReadRequest, (va, rkey), None),
             SendOp::BindMw { rkey, bind } => return self.push_bind(wr, mtu, rkey, &bind),
             _ => return self.push_rare(wr, mtu),
         };
         let slot = self.slot(self.tail);
         let mut only_sge = NO_SGE;
-        let (num_sge, inline, len) = match wr.data {
+        let (mut traits, wc_opcode) = match operation {
+            Operation::ReadRequest => (READ, WcOpcode::RdmaRead),
+            Operation::Write => (Traits::empty(), WcOpcode::RdmaWrite),
+            _ => (Traits::empty(), WcOpcode::Send),
+        };
+        let (num_sge, len) = match wr.data {
             Data::Sges(&[sge]) => {
                 only_sge = sge;
-                (1, false, u64::from(sge.len))
+                (1, u64::from(sge.len))
             }
-            Data::Sges(sges) => (self.store_sges(slot, sges)?, false, total(sges)),
+            Data::Sges(sges) => (self.store_sges(slot, sges)?, total(sges)),
             Data::Inline(_) if operation == Operation::ReadRequest => {
                 return Err(PostError::InlineRead);
             }
-            Data::Inline(parts) => (0, true, self.store_inline(slot, parts)?),
+            Data::Inline(parts) => {
+                traits |= Traits::INLINE;
+                (0, self.store_inline(slot, parts)?)
+            }
         };
+        traits.set(Traits::FENCE, wr.flags.contains(SendFlags::FENCE));
         let max = message_len_max(mtu);
         let len = match u32::try_from(len) {
             Ok(short) if len <= max => short,
@@ -277,7 +296,8 @@ impl SendQueue {
             flags: wr.flags,
             operation,
             num_sge,
-            inline,
+            traits,
+            wc_opcode,
             only_sge,
             ..Wqe::EMPTY
         };
@@ -345,6 +365,9 @@ impl SendQueue {
         self.tail = 0;
     }
 }
+
+/// What a READ is.
+const READ: Traits = Traits::READ.union(Traits::ANSWERED);
 
 /// Fills the place of an SGE that is not there.
 pub(super) const NO_SGE: Sge = Sge {

@@ -157,7 +157,7 @@ impl Qp {
         if !in_order {
             self.counters.out_of_sequence += 1;
         }
-        if self.check_sequence(info).is_err() {
+        if self.check_sequence(info, info.operation).is_err() {
             // The rest of a message whose beginning is missing, or of another one.
             self.rx.ongoing = Ongoing::Nothing;
             self.counters.out_of_sequence += u64::from(in_order);
@@ -185,14 +185,15 @@ impl Qp {
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
         let info = pkt.info();
-        self.check_permitted(info)?;
-        self.check_resources(cx, info)?;
-        self.check_length(pkt)?;
+        let operation = info.operation;
+        self.check_permitted(operation)?;
+        self.check_resources(cx, info, operation)?;
+        self.check_length(pkt, operation)?;
         let named = match pkt.reth() {
-            Some(reth) => Some((reth, self.check_key(cx, info, &reth)?)),
+            Some(reth) => Some((reth, self.check_key(cx, operation, &reth)?)),
             None => None,
         };
-        self.execute(cx, named, pkt)
+        self.execute(cx, named, pkt, operation)
     }
 
     /// The own receive buffer cannot be written: its work request fails and the QP goes to ERR.

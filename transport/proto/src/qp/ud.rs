@@ -14,6 +14,7 @@ use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::{Emit, HeaderTemplate, Lower, TemplateError};
 
+use super::sq::Traits;
 use super::{Cx, Qp, QpInit, QpState, QpType, Transmit, sge};
 use crate::memory::{KeyError, Memory, Pd};
 use crate::wc::{Sink, WcFlags, WcOpcode, WcStatus};
@@ -235,7 +236,7 @@ impl Qp {
         if let Some(imm) = wqe.imm {
             out.imm(imm);
         }
-        if wqe.inline {
+        if wqe.traits.contains(Traits::INLINE) {
             out.payload_mut()
                 .copy_from_slice(self.sq.inline(index, 0, payload_len));
         } else {
@@ -285,13 +286,13 @@ impl Qp {
             self.counters.no_receive += 1;
             return;
         }
-        let capacity = self.rq.front().map_or(0, |wqe| wqe.capacity);
+        let (capacity, sges) = self.rq.front_room();
         if (GRH_LEN + len) as u64 > capacity {
             self.counters.invalid_requests += 1;
             return;
         }
         self.counters.rx_bytes += len as u64;
-        let (pd, sges) = (self.cold.init.pd, self.rq.front_sges());
+        let pd = self.cold.init.pd;
         let written = sge::scatter(cx, pd, sges, 0, grh)
             .and_then(|()| sge::scatter(cx, pd, sges, GRH.into(), pkt.payload()));
         match written {
@@ -301,8 +302,10 @@ impl Qp {
     }
 
     fn complete_datagram(&mut self, sink: &mut impl Sink, pkt: &Packet<'_>, deth: &Deth) {
-        let Some(wqe) = self.rq.pop() else { return };
-        let mut wc = self.completion(wqe.wr_id, WcStatus::Success, WcOpcode::Recv);
+        let Some(wr_id) = self.rq.retire() else {
+            return;
+        };
+        let mut wc = self.completion(wr_id, WcStatus::Success, WcOpcode::Recv);
         // At most GRH_LEN + 4096.
         wc.byte_len = GRH + u32::try_from(pkt.payload().len()).unwrap_or(0);
         wc.src_qp = deth.src_qp;
