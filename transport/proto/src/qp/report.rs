@@ -7,7 +7,7 @@ use xroce_wire::newtypes::{Gid, Psn, Qpn, RKey, Va};
 use xroce_wire::opcode::Operation;
 use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
 
-use super::Arrival;
+use super::{Arrival, Qp};
 use crate::counters::Counters;
 use crate::memory::KeyError;
 use crate::time::Instant;
@@ -197,6 +197,52 @@ impl fmt::Display for Request {
 }
 
 /// Several lines, without a newline at the end.
+impl Qp {
+    /// What is known when a work request fails, or a request of the peer is refused.
+    pub(super) fn failure_report(
+        &self,
+        at: Instant,
+        status: WcStatus,
+        wr_id: Option<u64>,
+        request: Option<Request>,
+        refusal: Option<Refusal>,
+    ) -> FailureReport {
+        let lost = self
+            .tx
+            .is_outstanding()
+            .then(|| self.sq.find(self.tx.una_psn));
+        let lost_payload = lost.flatten().map_or(0, |index| {
+            let wqe = self.sq.wqe(index);
+            let packet = wqe.first_psn.distance_to(self.tx.una_psn).unsigned_abs();
+            self.payload_at(wqe, packet)
+        });
+        FailureReport {
+            qpn: self.cold.qpn,
+            dest_qpn: self.cold.dest_qpn,
+            local: self.cold.av.src,
+            peer: self.cold.av.dst,
+            at,
+            status,
+            wr_id,
+            request,
+            refusal,
+            last_psn_sent: self.tx.max_psn.sub(1),
+            last_psn_acked: self.tx.una_psn.sub(1),
+            expected_psn: self.rx.expected_psn,
+            path_mtu: 1 << self.tx.mtu.shift(),
+            lost_payload,
+            largest_acked: self.cold.largest_acked,
+            hop_limit: self.cold.av.hop_limit,
+            retry_cnt: self.cold.retry_cnt,
+            rnr_retry: self.cold.rnr_retry,
+            last_seen: self.cold.last_seen,
+            stray: self.cold.stray,
+            by_responder: refusal.is_some(),
+            counters: self.counters,
+        }
+    }
+}
+
 impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.counters;

@@ -8,7 +8,6 @@ use xroce_wire::opcode::{Opcode, Operation, Position, Service};
 use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
-use super::report::{FailureReport, Refusal, Request};
 use super::sq::{Traits, Wqe};
 use super::{Cx, Qp, QpState, sge};
 use crate::cc::{Congestion, CongestionController};
@@ -421,7 +420,7 @@ impl Qp {
     }
 
     /// Payload of a packet of a message or, of a READ, of the response in its place; in bytes.
-    fn payload_at(&self, wqe: &Wqe, packet: u32) -> u32 {
+    pub(super) fn payload_at(&self, wqe: &Wqe, packet: u32) -> u32 {
         let sent_before = packet << self.tx.mtu.shift();
         wqe.len
             .saturating_sub(sent_before)
@@ -559,48 +558,5 @@ impl Qp {
         self.complete_head(cx.sink, status);
         self.enter_error(cx.sink);
         cx.sink.event(self.cold.qpn, Event::QpFatal);
-    }
-
-    pub(super) fn failure_report(
-        &self,
-        at: Instant,
-        status: WcStatus,
-        wr_id: Option<u64>,
-        request: Option<Request>,
-        refusal: Option<Refusal>,
-    ) -> FailureReport {
-        let lost = self
-            .tx
-            .is_outstanding()
-            .then(|| self.sq.find(self.tx.una_psn));
-        let lost_payload = lost.flatten().map_or(0, |index| {
-            let wqe = self.sq.wqe(index);
-            let packet = wqe.first_psn.distance_to(self.tx.una_psn).unsigned_abs();
-            self.payload_at(wqe, packet)
-        });
-        FailureReport {
-            qpn: self.cold.qpn,
-            dest_qpn: self.cold.dest_qpn,
-            local: self.cold.av.src,
-            peer: self.cold.av.dst,
-            at,
-            status,
-            wr_id,
-            request,
-            refusal,
-            last_psn_sent: self.tx.max_psn.sub(1),
-            last_psn_acked: self.tx.una_psn.sub(1),
-            expected_psn: self.rx.expected_psn,
-            path_mtu: 1 << self.tx.mtu.shift(),
-            lost_payload,
-            largest_acked: self.cold.largest_acked,
-            hop_limit: self.cold.av.hop_limit,
-            retry_cnt: self.cold.retry_cnt,
-            rnr_retry: self.cold.rnr_retry,
-            last_seen: self.cold.last_seen,
-            stray: self.cold.stray,
-            by_responder: refusal.is_some(),
-            counters: self.counters,
-        }
     }
 }
