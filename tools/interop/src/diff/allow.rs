@@ -26,6 +26,15 @@ impl Ends {
         }
     }
 
+    /// Which end is rxe.
+    pub(super) fn rxe(self) -> Option<usize> {
+        match self {
+            Self::XroceRxe => Some(1),
+            Self::RxeXroce => Some(0),
+            Self::XroceXroce => None,
+        }
+    }
+
     /// Whether xroce answers the faulty work.
     fn we_answer(self) -> bool {
         self != Self::XroceRxe

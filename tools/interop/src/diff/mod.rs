@@ -70,9 +70,16 @@ const SHARES: [Share; 4] = [
     },
 ];
 
+/// Attempts at a program in which rxe stops.
+const ATTEMPTS: u32 = 3;
+/// One program in so many may have rxe stop.
+const STOPS_ONE_IN: u32 = 10;
+
 /// What running one program showed.
 #[derive(Default)]
 struct Trial {
+    /// Times rxe stopped, and went on in another attempt or not.
+    stops: u32,
     /// Rules that explained differences, and how often.
     used: BTreeMap<&'static str, u64>,
     /// What nothing explains.
@@ -97,7 +104,7 @@ fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
     let count = (stage.programs.count * share.percent).div_ceil(100).max(1);
     let pair = loop_ends();
     let mut used: BTreeMap<&'static str, u64> = BTreeMap::new();
-    let mut requests = 0;
+    let (mut requests, mut stops) = (0, 0);
     stage.start(&rules(share.lossy));
     for n in 0..u64::from(count) {
         let seed = stage.programs.seed.wrapping_add(n);
@@ -111,8 +118,15 @@ fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
             *used.entry(name).or_default() += times;
         }
         requests += program.len();
+        stops += trial.stops;
     }
     stage.finish()?;
+    let bound = count.div_ceil(STOPS_ONE_IN).max(ATTEMPTS);
+    ensure!(
+        stops <= bound,
+        "rxe stopped {stops} times in {count} programs: more than {bound} of its work requests \
+         neither completed nor were sent again"
+    );
     let note = |rule: &allow::Rule| {
         let (name, reason, follows) = (rule.name, rule.reason, rule.follows);
         let times = used.get(name)?;
@@ -121,7 +135,14 @@ fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
             "{share}: {name}, {times} times ({reason}; as specified: {follows})"
         ))
     };
-    let notes = allow::RULES.iter().filter_map(note).collect();
+    let mut notes: Vec<String> = allow::RULES.iter().filter_map(note).collect();
+    if stops != 0 {
+        notes.push(format!(
+            "{}: rxe stopped {stops} times: its work request did not complete, and it sent \
+             nothing for longer than the four timeouts after which a requester has to send again",
+            share.name
+        ));
+    }
     let known: u64 = used.values().sum();
     Ok(Outcome {
         figure: format!("{count} × 4, {requests} requests, {known} known differences"),
@@ -180,20 +201,70 @@ fn trial(
     lossy: bool,
 ) -> Result<Trial> {
     let mut found = Trial::default();
-    let base = {
-        let agent = RefCell::new(stage.vm.agent());
-        let [mut a, mut b] = Rxe::twins(&agent);
-        play::run(&mut [&mut a, &mut b], program, newer, lossy)
-    };
-    let base = match base {
-        Ok(base) => base,
-        Err(e) => {
-            alive(stage)?;
-            found.unlisted.push(format!("rxe → rxe: {e:#}"));
-            return Ok(found);
-        }
+    let Some(base) = rxe_alone(stage, program, newer, lossy, &mut found)? else {
+        return Ok(found);
     };
     for ends in Ends::ALL {
+        let Some(got) = between(stage, pair, ends, program, (newer, lossy), &mut found)? else {
+            continue;
+        };
+        let (got, recorded) = got;
+        for difference in differences(&base, &got) {
+            match explain(program, ends, &difference) {
+                Some(rule) => *found.used.entry(rule.name).or_default() += 1,
+                None => {
+                    let lost = lost(stage, recorded);
+                    let text = format!("{}: {}{lost}", ends.name(), difference.text);
+                    found.unlisted.push(text);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A program between two rxe; `None` if rxe stops each time.
+fn rxe_alone(
+    stage: &mut Stage,
+    program: &Program,
+    newer: bool,
+    lossy: bool,
+    found: &mut Trial,
+) -> Result<Option<play::Outcome>> {
+    for _ in 0..ATTEMPTS {
+        let base = {
+            let agent = RefCell::new(stage.vm.agent());
+            let [mut a, mut b] = Rxe::twins(&agent);
+            play::run(&mut [&mut a, &mut b], program, newer, lossy)
+        };
+        match base {
+            Ok(base) => return Ok(Some(base)),
+            Err(e) if e.is::<play::NotDone>() => found.stops += 1,
+            Err(e) => {
+                alive(stage)?;
+                found.unlisted.push(format!("rxe → rxe: {e:#}"));
+                return Ok(None);
+            }
+        }
+        alive(stage)?;
+    }
+    Ok(None)
+}
+
+/// A program between other ends, and where its record begins. `None` if it did not come to an end,
+/// which is noted.
+///
+/// A work request of rxe that does not complete is rxe's own fault if rxe has been silent for
+/// longer than any requester may: it has to send again.
+fn between(
+    stage: &mut Stage,
+    pair: &LoopPair,
+    ends: Ends,
+    program: &Program,
+    (newer, lossy): (bool, bool),
+    found: &mut Trial,
+) -> Result<Option<(play::Outcome, usize)>> {
+    for _ in 0..ATTEMPTS {
         // What gets lost depends on the program alone, not on those before it.
         stage.fabric.again(&rules(lossy), program.seed);
         let (recorded, _) = stage.fabric.lost(0);
@@ -212,28 +283,24 @@ fn trial(
                 play::run(&mut [&mut a, &mut b], program, newer, lossy)
             }
         };
-        let got = match got {
-            Ok(got) => got,
-            Err(e) => {
-                alive(stage)?;
-                let lost = lost(stage, recorded);
-                let text = format!("{}: {e:#}{lost}", ends.name());
-                found.unlisted.push(text);
-                continue;
-            }
+        let e = match got {
+            Ok(got) => return Ok(Some((got, recorded))),
+            Err(e) => e,
         };
-        for difference in differences(&base, &got) {
-            match explain(program, ends, &difference) {
-                Some(rule) => *found.used.entry(rule.name).or_default() += 1,
-                None => {
-                    let lost = lost(stage, recorded);
-                    let text = format!("{}: {}{lost}", ends.name(), difference.text);
-                    found.unlisted.push(text);
-                }
-            }
+        let silence = stage.fabric.silence(Side::Vm);
+        alive(stage)?;
+        let of_rxe = e
+            .downcast_ref::<play::NotDone>()
+            .is_some_and(|not| ends.rxe() == Some(not.end));
+        if of_rxe && silence > play::patience(lossy) {
+            found.stops += 1;
+            continue;
         }
+        let lost = lost(stage, recorded);
+        found.unlisted.push(format!("{}: {e:#}{lost}", ends.name()));
+        return Ok(None);
     }
-    Ok(found)
+    Ok(None)
 }
 
 /// For people: what got lost.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use xroce_wire::newtypes::PathMtu;
 
 use super::program::{Fault, Job, Key, Kind, PRIVATE, Part, Program, REGION, SLOT, SLOTS, Work};
@@ -21,6 +21,8 @@ pub(super) const RECV_BIT: u64 = 1 << 20;
 const QKEY: u32 = 0x1111_1111;
 /// Longest wait for a completion that must come.
 const WAIT: Duration = Duration::from_secs(8);
+/// ACK timeout codes without and with losses: 1.1 s, which a slow machine keeps, and 67 ms.
+const TIMEOUTS: [u8; 2] = [18, 14];
 /// Wait for receives of a queue pair that has failed.
 const FAILED: Duration = Duration::from_millis(400);
 /// Wait for what should not come.
@@ -54,6 +56,21 @@ pub(super) struct Outcome {
     pub memory: [Vec<u64>; 2],
     /// States of the queue pairs.
     pub states: [String; 2],
+}
+
+/// Longest time the specification lets pass before a requester sends again: 4 T.
+pub(super) fn patience(lossy: bool) -> Duration {
+    Duration::from_nanos((4096 * 4) << TIMEOUTS[usize::from(lossy)])
+}
+
+/// A completion that must come did not.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("end {end}: work request {number} did not complete")]
+pub(super) struct NotDone {
+    /// Who posted it.
+    pub end: usize,
+    /// Which one.
+    pub number: u64,
 }
 
 /// What one end has.
@@ -177,8 +194,7 @@ impl Run<'_> {
         };
         let short = self.program.fault == Some(Fault::NoReceive);
         let tuning = Tuning {
-            // Codes 14 and 19: 67 ms and 2.1 s.
-            timeout: if lossy { 14 } else { 19 },
+            timeout: TIMEOUTS[usize::from(lossy)],
             retry: 6,
             rnr_retry: if short { 1 } else { 7 },
             reads: 4,
@@ -324,7 +340,11 @@ impl Run<'_> {
                 return Ok(());
             }
             if batch.is_empty() || clock::now() > until {
-                bail!("end {at}: work request {last} did not complete");
+                return Err(NotDone {
+                    end: at,
+                    number: last,
+                }
+                .into());
             }
         }
     }

@@ -91,6 +91,11 @@ impl Shared {
         (frames.len(), list.collect())
     }
 
+    /// How long one side has sent no RoCE packet.
+    pub(crate) fn silence(&self, from: Side) -> Duration {
+        self.state().record.silence(from)
+    }
+
     /// Cuts the cable, or mends it.
     pub(crate) fn set_cut(&self, cut: bool) {
         self.state().faults.set_cut(cut);

@@ -166,6 +166,11 @@ impl Fabric {
         self.shared.lost(from)
     }
 
+    /// How long one side has sent no RoCE packet.
+    pub(crate) fn silence(&self, from: Side) -> std::time::Duration {
+        self.shared.silence(from)
+    }
+
     /// Cuts the cable, or mends it.
     pub(crate) fn set_cut(&self, cut: bool) {
         self.shared.set_cut(cut);

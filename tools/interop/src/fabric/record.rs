@@ -81,6 +81,14 @@ impl Record {
         });
     }
 
+    /// How long one side has sent no RoCE packet.
+    pub(crate) fn silence(&self, from: Side) -> Duration {
+        let last = self.packets(from).last().map(|(seen, _)| seen.at);
+        self.started
+            .elapsed()
+            .saturating_sub(last.unwrap_or_default())
+    }
+
     /// The RoCE packets that one side sent.
     pub(crate) fn packets(&self, from: Side) -> impl Iterator<Item = (&Seen, Roce)> {
         self.frames
