@@ -84,7 +84,7 @@ impl<D: Datapath> Engine<D> {
         entry.qp.post_datagram(wr, &to, &mut core.cqs)?;
         if !entry.active {
             entry.active = true;
-            core.active.push_back(index);
+            core.schedule.push_back(entry.class, index);
         }
         Ok(())
     }
@@ -162,9 +162,11 @@ impl<D: Datapath> Engine<D> {
 
 impl Core {
     fn receive_cnp(&mut self, now: Instant, frame: &Frame<'_>, to: Qpn) {
-        if let Some((_, entry)) = self.qps.find_mut(to) {
+        if let Some((index, entry)) = self.qps.find_mut(to) {
             self.stats.delivered += 1;
             entry.qp.handle_cnp(now, &arrival(frame));
+            // Its timers have moved.
+            self.activate(index);
         } else {
             self.stats.unknown_qp += 1;
         }

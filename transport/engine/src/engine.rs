@@ -1,6 +1,5 @@
 //! The engine: its tables, the commands on them, and the poll loop.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration as StdDuration;
@@ -25,9 +24,11 @@ use crate::handles::Handles;
 use crate::icrc::IcrcTable;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
+use crate::notify::{Notifier, NotifyConfig};
 use crate::objects::ObjectError;
 use crate::paths::Paths;
 use crate::qp_table::QpTable;
+use crate::sched::{Schedule, TrafficClasses};
 use crate::stats::EngineStats;
 use crate::timers::Wheel;
 
@@ -40,6 +41,10 @@ pub struct EngineConfig {
     pub tx_budget: usize,
     /// Frames one QP sends before the next has its turn.
     pub quantum: usize,
+    /// How the port is shared.
+    pub classes: TrafficClasses,
+    /// How marks of congestion are answered.
+    pub notify: NotifyConfig,
 }
 
 impl Default for EngineConfig {
@@ -48,6 +53,8 @@ impl Default for EngineConfig {
             rx_budget: 64,
             tx_budget: 64,
             quantum: 16,
+            classes: TrafficClasses::default(),
+            notify: NotifyConfig::default(),
         }
     }
 }
@@ -186,7 +193,8 @@ pub(crate) struct Core {
     pub(crate) icrc: IcrcTable,
     pub(crate) wheel: Wheel,
     /// QPs that may have something to send, each at most once.
-    pub(crate) active: VecDeque<u32>,
+    pub(crate) schedule: Schedule,
+    pub(crate) notifier: Notifier,
     pub(crate) stats: EngineStats,
     pub(crate) config: EngineConfig,
 }
@@ -213,7 +221,8 @@ impl<D: Datapath> Engine<D> {
             paths: Paths::default(),
             icrc: IcrcTable::default(),
             wheel: Wheel::new(),
-            active: VecDeque::new(),
+            schedule: Schedule::new(&config.classes),
+            notifier: Notifier::new(config.notify),
             stats: EngineStats::default(),
             config,
         };
@@ -241,7 +250,7 @@ impl<D: Datapath> Engine<D> {
     /// When [`Engine::poll_once`] has to be called although nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.core.active.is_empty() {
+        if self.core.schedule.is_empty() {
             self.core.wheel.next()
         } else {
             // Something is ready and only the port was full.
@@ -302,11 +311,11 @@ impl<D: Datapath> Engine<D> {
         self.core.count_users(init, 1);
         if let Some((_, entry)) = self.core.qps.find_mut(qpn) {
             entry.qp.set_port_mtu(port_mtu);
+            entry.qp.set_cnp_class(self.core.notifier.class());
         }
         let members = self.core.qps.len();
         self.core.wheel.reserve(members);
-        let spare = members.saturating_sub(self.core.active.len());
-        self.core.active.reserve(spare);
+        self.core.schedule.reserve(members);
         Ok(qpn)
     }
 
@@ -323,6 +332,16 @@ impl<D: Datapath> Engine<D> {
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
         let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
         entry.qp.modify(attr, &mut self.core.cqs)?;
+        if let Some(av) = entry.qp.path() {
+            let class = self.core.config.classes.of(av);
+            if entry.class != class {
+                entry.class = class;
+                if entry.active {
+                    self.core.schedule.remove(index);
+                    self.core.schedule.push_back(class, index);
+                }
+            }
+        }
         self.core.activate(index);
         Ok(())
     }
@@ -355,7 +374,7 @@ impl<D: Datapath> Engine<D> {
         self.core.cqs.events.forget(Source::Qp(qpn));
         self.leave_all(index);
         self.core.wheel.disarm(index);
-        self.core.active.retain(|&i| i != index);
+        self.core.schedule.remove(index);
         self.core.qps.destroy(index);
         Ok(())
     }
@@ -371,7 +390,7 @@ impl<D: Datapath> Engine<D> {
         entry.qp.post_send(wr, &mut self.core.cqs)?;
         if !entry.active {
             entry.active = true;
-            self.core.active.push_back(index);
+            self.core.schedule.push_back(entry.class, index);
         }
         Ok(())
     }
@@ -468,7 +487,7 @@ impl Core {
             && !entry.active
         {
             entry.active = true;
-            self.active.push_back(index);
+            self.schedule.push_back(entry.class, index);
         }
     }
 

@@ -4,6 +4,7 @@
 //! miss the one that took its place.
 
 use xroce_proto::qp::{CreateError, Qp, QpInit};
+use xroce_proto::time::Instant;
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::template::Lower;
 
@@ -24,6 +25,10 @@ pub(crate) struct Entry {
     pub(crate) qp: Qp,
     /// In the engine's list of QPs that may have something to send.
     pub(crate) active: bool,
+    /// Its traffic class.
+    pub(crate) class: u8,
+    /// When it may send a congestion notification again.
+    pub(crate) next_cnp: Instant,
     /// Packets for this QP whose ICRC was wrong.
     pub(crate) icrc_errors: u64,
     /// Where the last of them came from.
@@ -70,6 +75,8 @@ impl QpTable {
         slot.entry = Some(Box::new(Entry {
             qp,
             active: false,
+            class: 0,
+            next_cnp: Instant::default(),
             icrc_errors: 0,
             icrc_last_from: None,
             icmp: IcmpSeen::default(),

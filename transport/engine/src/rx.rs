@@ -101,7 +101,10 @@ impl Core {
         // its next turn in the transmit phase.
         if !entry.active {
             entry.active = true;
-            self.active.push_back(index);
+            self.schedule.push_back(entry.class, index);
+        }
+        if from.ce && pkt.info().is_data() {
+            self.note_mark(now, index, from.src);
         }
     }
 }

@@ -6,9 +6,9 @@
 
 use xroce_proto::time::Instant;
 
-/// Width of a slot: 2^13 ns, 8.2 µs, below the shortest RNR timer of 10 µs.
-const TICK_SHIFT: u32 = 13;
-/// Slots; later deadlines wait in the last and are asked again every 33 ms.
+/// Width of a slot: 2^10 ns, 1 µs, so that a pace is kept within a few packets.
+const TICK_SHIFT: u32 = 10;
+/// Slots; later deadlines wait in the last and are asked again every 4 ms.
 const SLOTS: usize = 4096;
 const NONE: u32 = u32::MAX;
 

@@ -1,4 +1,4 @@
-//! The transmit phase: active queue pairs take turns until nobody wants, the budget is spent or
+//! The transmit phase: queue pairs take turns ([`crate::sched`] says who) until nobody wants, the budget is spent or
 //! the port is full.
 
 use xroce_net::datapath::{Datapath, TxMeta};
@@ -21,11 +21,13 @@ impl Core {
     pub(crate) fn transmit<D: Datapath>(&mut self, port: &mut D, now: Instant) -> usize {
         let mut sent = 0;
         while sent < self.config.tx_budget {
-            let Some(index) = self.active.pop_front() else {
+            let Some((class, index)) = self.schedule.pop() else {
                 break;
             };
             let quantum = self.config.quantum.min(self.config.tx_budget - sent);
-            match self.turn(port, now, index, quantum) {
+            let (turn, bytes) = self.turn(port, now, index, quantum);
+            self.schedule.charge(class, bytes);
+            match turn {
                 Turn::Done(n) => {
                     sent += n;
                     if let Some(entry) = self.qps.get_mut(index) {
@@ -35,12 +37,12 @@ impl Core {
                 }
                 Turn::Again(n) => {
                     sent += n;
-                    self.active.push_back(index);
+                    self.schedule.push_back(class, index);
                     self.rearm(index);
                 }
                 Turn::PortFull(n) => {
                     sent += n;
-                    self.active.push_front(index);
+                    self.schedule.push_front(class, index);
                     self.rearm(index);
                     break;
                 }
@@ -56,14 +58,15 @@ impl Core {
         now: Instant,
         index: u32,
         quantum: usize,
-    ) -> Turn {
+    ) -> (Turn, usize) {
         let Some(entry) = self.qps.get_mut(index) else {
-            return Turn::Done(0);
+            return (Turn::Done(0), 0);
         };
         // A full port is no reason to stay listed.
         if !entry.qp.wants_to_send(now) {
-            return Turn::Done(0);
+            return (Turn::Done(0), 0);
         }
+        let mut bytes = 0;
         let mut cx = Cx {
             now,
             mem: &mut self.mem,
@@ -71,17 +74,18 @@ impl Core {
         };
         for sent in 0..quantum {
             let Some(frame) = port.tx_begin() else {
-                return Turn::PortFull(sent);
+                return (Turn::PortFull(sent), bytes);
             };
             let Some(transmit) = entry.qp.poll_transmit(&mut cx, frame) else {
-                return Turn::Done(sent);
+                return (Turn::Done(sent), bytes);
             };
+            bytes += transmit.len;
             let meta = TxMeta {
                 dst: transmit.dst,
                 tos: transmit.traffic_class,
             };
             port.tx_commit(&meta, transmit.len);
         }
-        Turn::Again(quantum)
+        (Turn::Again(quantum), bytes)
     }
 }

@@ -162,10 +162,16 @@ counters! {
         /// Those of them that came from another address than the peer's, to another than the own,
         /// or in another VLAN.
         pub wrong_path: packets,
-        /// Packets that arrived marked Congestion Experienced.
+        /// Data packets that arrived marked Congestion Experienced; ACKs are none.
         pub ce_marked: packets mlx5 "np_ecn_marked_roce_packets",
+        /// Congestion notifications sent for them.
+        pub cnps_out: packets mlx5 "np_cnp_sent",
+        /// Marked packets for which none was sent, because one had been sent shortly before.
+        pub cnps_suppressed: packets,
         /// Congestion notifications received.
         pub cnps_in: packets mlx5 "cc_rx_cnp_pkts",
+        /// Those of them that the congestion control of this QP acted upon.
+        pub cnps_handled: packets mlx5 "rp_cnp_handled",
         /// Those of them that the congestion control of this QP does not react to.
         pub cnps_ignored: packets mlx5 "rp_cnp_ignored",
         /// Datagrams with another Q_Key, dropped (UD4).

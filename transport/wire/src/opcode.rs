@@ -230,6 +230,14 @@ impl OpcodeInfo {
         !self.is_request && !matches!(self.operation, Operation::Cnp)
     }
 
+    /// Whether it carries data of a message or asks for some: what a congestion notification is
+    /// sent for if it was marked. ACKs, NAKs and notifications are not.
+    #[inline]
+    #[must_use]
+    pub const fn is_data(&self) -> bool {
+        self.is_request || matches!(self.operation, Operation::ReadResponse)
+    }
+
     /// Whether immediate data follows.
     #[inline]
     #[must_use]

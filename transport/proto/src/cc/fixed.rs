@@ -41,6 +41,13 @@ impl CongestionController for Fixed {
         false
     }
 
+    fn on_timer(&mut self, _now: Instant) {}
+
+    #[inline]
+    fn next_timer(&self) -> Instant {
+        Instant::NEVER
+    }
+
     #[inline]
     fn rate(&self) -> Rate {
         self.rate
@@ -49,5 +56,9 @@ impl CongestionController for Fixed {
     #[inline]
     fn window_psns(&self) -> u32 {
         self.window_psns
+    }
+
+    fn wants_ecn(&self) -> bool {
+        false
     }
 }

@@ -5,7 +5,7 @@ use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
 
 use super::state::{AttrMask, QpState, QpType, rule_of};
-use crate::cc::CongestionControl;
+use crate::cc::{CongestionControl, Rate};
 use crate::memory::{Access, Pd};
 use crate::params;
 use crate::wc::{Cq, Srq};
@@ -165,8 +165,11 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: Option<u8>,
     /// QPN of the peer.
     pub dest_qpn: Option<Qpn>,
-    /// Rate and window, or the algorithm that governs them.
+    /// Rate and window, or the algorithm that governs them. The same algorithm again changes its
+    /// parameters and goes on from where it is.
     pub congestion: Option<CongestionControl>,
+    /// Upper limit of the rate of data, whatever the algorithm says; [`Rate::UNLIMITED`]: none.
+    pub rate_limit: Option<Rate>,
 }
 
 impl QpAttr {
@@ -283,7 +286,10 @@ impl QpAttr {
             self.max_dest_rd_atomic.is_some(),
         );
         mask.set(AttrMask::DEST_QPN, self.dest_qpn.is_some());
-        mask.set(AttrMask::RATE_LIMIT, self.congestion.is_some());
+        mask.set(
+            AttrMask::RATE_LIMIT,
+            self.congestion.is_some() || self.rate_limit.is_some(),
+        );
         mask
     }
 

@@ -176,9 +176,8 @@ impl Qp {
         acked_packets: u32,
     ) {
         let outstanding = self.tx.is_outstanding();
-        if self.timed.sent != Instant::NEVER && self.timed.psn.is_before(self.tx.una_psn) {
-            self.note_rtt(cx.now);
-        }
+        let timed = self.timed.sent != Instant::NEVER && self.timed.psn.is_before(self.tx.una_psn);
+        let rtt = timed.then(|| self.note_rtt(cx.now));
         self.tx.retries_left = self.cold.retry_cnt;
         self.cold.timeouts_in_row = 0;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
@@ -194,6 +193,7 @@ impl Qp {
         self.cc.on_ack(&AckSample {
             now: cx.now,
             acked_packets,
+            rtt,
             ecn_marked: false,
         });
         if self.sq.head == self.sq.started {
@@ -202,10 +202,12 @@ impl Qp {
     }
 
     #[inline(never)]
-    fn note_rtt(&mut self, now: Instant) {
+    fn note_rtt(&mut self, now: Instant) -> Duration {
         let timed = core::mem::replace(&mut self.timed, Timed::NONE);
-        self.cold.rtt.record(now.since(timed.sent));
+        let rtt = now.since(timed.sent);
+        self.cold.rtt.record(rtt);
         self.cold.largest_acked = self.cold.largest_acked.max(timed.payload);
+        rtt
     }
 
     fn on_all_started_done<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {

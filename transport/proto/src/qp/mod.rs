@@ -6,6 +6,7 @@
 //! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
 //! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
 //! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
+//! * `notice`: ECN: packets that may be marked, and the notification of marks (CNP),
 //! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
@@ -15,6 +16,7 @@ mod bind;
 mod completer;
 mod flush;
 mod hot;
+mod notice;
 mod query;
 mod refusal;
 mod replay;
@@ -42,6 +44,7 @@ use xroce_wire::template::{HeaderTemplate, Lower};
 
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
 use hot::{Debt, RxHot, TxHot};
+pub use notice::CnpClass;
 pub use query::{Gauges, QpInfo};
 use replay::Replay;
 use report::{FailureReport, LastSeen};
@@ -52,7 +55,7 @@ pub use state::{QpState, QpType};
 use ud::Datagrams;
 pub use ud::{AddressHandle, Destination};
 
-use crate::cc::{CongestionControl, CongestionController, Fixed};
+use crate::cc::{CongestionControl, CongestionController, Fixed, Rate};
 use crate::counters::Counters;
 use crate::memory::{Access, Memory};
 use crate::pacer::Pacer;
@@ -109,6 +112,12 @@ struct Cold {
     given: QpAttr,
     pkey: PKey,
     av: AddressVector,
+    /// Traffic class that packets carry: that of the path, ECN-capable if the congestion control
+    /// wants it.
+    traffic_class: u8,
+    /// Priority of congestion notifications, and their headers from RTR on.
+    cnp_class: CnpClass,
+    cnp_template: Option<HeaderTemplate>,
     /// VLAN of the path, 0 without: frames from others are not this QP's.
     vid: u16,
     dest_qpn: Qpn,
@@ -163,6 +172,10 @@ pub struct Qp {
     replay: Replay,
     counters: Counters,
     timed: Timed,
+    /// Upper limit of the rate, whatever the congestion control says.
+    rate_limit: Rate,
+    /// A congestion notification is to be sent.
+    cnp_owed: bool,
     /// Which half sent last: READ responses and requests alternate.
     responded_last: bool,
     /// A request has gone ahead of the ACK that is owed.
@@ -181,7 +194,7 @@ impl Qp {
             tx: TxHot::new(init.qp_type),
             rx: RxHot::new(),
             template: None,
-            pacer: Pacer::default(),
+            pacer: notice::pacer(lower),
             cc: CongestionControl::Fixed(Fixed::default()),
             recovery: LossRecovery::default(),
             sq: SendQueue::new(&init),
@@ -189,6 +202,8 @@ impl Qp {
             replay: Replay::default(),
             counters: Counters::default(),
             timed: Timed::NONE,
+            rate_limit: Rate::UNLIMITED,
+            cnp_owed: false,
             responded_last: false,
             ack_passed: false,
             cold: Box::new(Cold {
@@ -199,6 +214,9 @@ impl Qp {
                 given: QpAttr::default(),
                 pkey: PKey::DEFAULT,
                 av: NO_PATH,
+                traffic_class: 0,
+                cnp_class: CnpClass::default(),
+                cnp_template: None,
                 vid: 0,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
@@ -293,10 +311,12 @@ impl Qp {
         let to = attr.check(self.cold.init.qp_type, from)?;
         // The template is made first: it is the one step that can still fail.
         let pkey = self.pkey_after(attr);
-        if attr.av.is_some() || (pkey != self.cold.pkey && self.template.is_some()) {
+        let class_after = self.class_after(attr);
+        let remade = pkey != self.cold.pkey || class_after != self.cold.traffic_class;
+        if attr.av.is_some() || (remade && self.template.is_some()) {
             let av = attr.av.unwrap_or(self.cold.av);
             let dest = attr.dest_qpn.unwrap_or(self.cold.dest_qpn);
-            self.template = Some(HeaderTemplate::new(self.cold.lower, &av, dest, pkey)?);
+            self.make_templates(&av, class_after, dest, pkey)?;
             self.cold.av = av;
             // Behind a UDP socket tags are the kernel's; it takes them off without a word.
             self.cold.vid = match self.cold.lower {
@@ -368,7 +388,10 @@ impl Qp {
             datagrams.qkey = qkey;
         }
         if let Some(cc) = &attr.congestion {
-            self.cc = cc.clone();
+            self.cc.adopt(cc);
+        }
+        if let Some(limit) = attr.rate_limit {
+            self.rate_limit = limit;
         }
     }
 
@@ -377,7 +400,11 @@ impl Qp {
         self.tx = TxHot::new(self.tx.qp_type);
         self.rx = RxHot::new();
         self.template = None;
-        self.pacer = Pacer::default();
+        self.cold.cnp_template = None;
+        self.drop_notice();
+        self.pacer = notice::pacer(self.cold.lower);
+        self.cc = CongestionControl::Fixed(Fixed::default());
+        self.rate_limit = Rate::UNLIMITED;
         self.recovery = LossRecovery::default();
         self.replay = Replay::default();
         self.sq.clear();
@@ -409,7 +436,7 @@ impl Qp {
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += pkt.payload().len() as u64;
-        self.counters.ce_marked += u64::from(from.ce);
+        self.counters.ce_marked += u64::from(from.ce && info.is_data());
         if self.tx.qp_type != QpType::Rc {
             self.handle_unacknowledged(cx, *pkt);
         } else if info.is_request {
@@ -462,6 +489,9 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<Transmit> {
+        if self.cnp_owed {
+            return self.write_cnp(frame);
+        }
         if self.tx.qp_type != QpType::Rc {
             return self.poll_unreliable(cx, frame);
         }
@@ -492,7 +522,7 @@ impl Qp {
         Some(Transmit {
             len,
             dst: self.cold.av.dst,
-            traffic_class: self.cold.av.traffic_class,
+            traffic_class: self.cold.traffic_class,
         })
     }
 
@@ -502,7 +532,7 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<usize> {
-        if !self.owes_response() {
+        if !self.may_respond(cx.now) {
             return None;
         }
         let len = self.poll_response(cx, frame)?;
@@ -526,7 +556,7 @@ impl Qp {
     /// Whether [`Qp::poll_transmit`] could give a packet at `now`.
     #[must_use]
     pub fn wants_to_send(&self, now: Instant) -> bool {
-        self.owes_response() || self.may_request(now)
+        self.cnp_owed || self.may_respond(now) || self.may_request(now)
     }
 
     /// When [`Qp::handle_timeout`] has to be called, or sending becomes possible again.
@@ -536,11 +566,14 @@ impl Qp {
         if self.is_paced() {
             at = at.min(self.pacer.next());
         }
-        at.deadline()
+        at.min(self.cc.next_timer()).deadline()
     }
 
     /// Acts on every deadline that has passed.
     pub fn handle_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        if self.cc.next_timer() <= cx.now {
+            self.cc.on_timer(cx.now);
+        }
         if self.tx.rnr_until <= cx.now {
             self.tx.rnr_until = Instant::NEVER;
         }
@@ -549,10 +582,22 @@ impl Qp {
         }
     }
 
-    /// Whether only the pacer holds the next request back.
+    /// Whether only the pacer holds the next packet back.
     fn is_paced(&self) -> bool {
         let whenever = Instant::from_nanos(u64::MAX - 1);
-        self.cc.rate().is_limited() && self.may_request(whenever)
+        self.rate().is_limited() && (self.replay.is_pending() || self.may_request(whenever))
+    }
+
+    /// Rate at which data may leave now.
+    #[inline(always)]
+    fn rate(&self) -> Rate {
+        self.cc.rate().min(self.rate_limit)
+    }
+
+    /// Whether the pacer lets data pass at `now`.
+    #[inline(always)]
+    fn may_pass(&self, now: Instant) -> bool {
+        !self.rate().is_limited() || self.pacer.next() <= now
     }
 
     fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
@@ -578,8 +623,14 @@ impl Qp {
         }
     }
 
-    fn owes_response(&self) -> bool {
-        self.rx.debt != Debt::Nothing || self.replay.is_pending()
+    /// Whether a response may leave at `now`. READ responses are data, and paced; an ACK or NAK
+    /// must not pass those that come before it.
+    #[inline]
+    fn may_respond(&self, now: Instant) -> bool {
+        if self.replay.is_pending() {
+            return self.may_pass(now);
+        }
+        self.rx.debt != Debt::Nothing
     }
 }
 

@@ -2,7 +2,7 @@
 
 use xroce_wire::newtypes::{PKey, Psn, Qpn};
 use xroce_wire::path::AddressVector;
-use xroce_wire::template::{HeaderTemplate, TemplateError};
+use xroce_wire::template::TemplateError;
 
 use super::report::FailureReport;
 use super::{Arrival, Qp, QpAttr, QpInit, QpState};
@@ -69,7 +69,9 @@ impl Qp {
     pub fn handle_cnp(&mut self, now: Instant, from: &Arrival) {
         if self.tx.state.sends() && self.is_on_path(from) {
             self.counters.cnps_in += 1;
-            if !self.cc.on_cnp(now) {
+            if self.cc.on_cnp(now) {
+                self.counters.cnps_handled += 1;
+            } else {
                 self.counters.cnps_ignored += 1;
             }
         } else {
@@ -93,7 +95,7 @@ impl Qp {
     pub fn gauges(&self) -> Gauges {
         Gauges {
             window: self.cc.window_psns(),
-            rate: self.cc.rate().as_bits_per_second(),
+            rate: self.rate().as_bits_per_second(),
             in_flight: self.tx.una_psn.distance_to(self.tx.next_psn).unsigned_abs(),
             sends_posted: self.sq.len(),
             reads: self.tx.reads.into(),
@@ -163,12 +165,12 @@ impl Qp {
     /// # Errors
     /// The path of this QP cannot be used any more; nothing changed.
     pub fn set_pkey(&mut self, pkey: PKey) -> Result<(), TemplateError> {
-        let cold = &mut *self.cold;
+        let cold = &*self.cold;
         if self.template.is_some() {
-            let template = HeaderTemplate::new(cold.lower, &cold.av, cold.dest_qpn, pkey)?;
-            self.template = Some(template);
+            let (av, class, dest) = (cold.av, cold.traffic_class, cold.dest_qpn);
+            self.make_templates(&av, class, dest, pkey)?;
         }
-        cold.pkey = pkey;
+        self.cold.pkey = pkey;
         Ok(())
     }
 }
@@ -196,6 +198,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
         max_dest_rd_atomic,
         dest_qpn,
         congestion,
+        rate_limit,
     } = new;
     given.access = access.or(given.access);
     given.pkey_index = pkey_index.or(given.pkey_index);
@@ -212,6 +215,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
     given.sq_psn = sq_psn.or(given.sq_psn);
     given.max_dest_rd_atomic = max_dest_rd_atomic.or(given.max_dest_rd_atomic);
     given.dest_qpn = dest_qpn.or(given.dest_qpn);
+    given.rate_limit = rate_limit.or(given.rate_limit);
     if congestion.is_some() {
         given.congestion.clone_from(congestion);
     }

@@ -54,7 +54,7 @@ impl Qp {
         if in_flight >= self.cc.window_psns() || !tx.state.sends() {
             return false;
         }
-        if self.cc.rate().is_limited() && self.pacer.next() > now {
+        if !self.may_pass(now) {
             return false;
         }
         tx.send_index != self.sq.started || self.may_start(in_flight)
@@ -392,8 +392,7 @@ impl Qp {
         {
             tx.ack_deadline = now + timeout;
         }
-        self.cc.on_sent(now, len);
-        self.pacer.on_sent(now, len, self.cc.rate());
+        self.on_data_sent(now, len);
     }
 
     #[cold]

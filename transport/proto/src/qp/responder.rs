@@ -459,7 +459,10 @@ impl Qp {
     ) -> Option<usize> {
         if self.replay.is_pending() {
             match self.write_read_response(cx, frame) {
-                Ok(len) => return len,
+                Ok(len) => {
+                    self.on_data_sent(cx.now, len?);
+                    return len;
+                }
                 Err(psn) => {
                     // The memory went away in the middle of the answer (CASES.md 26).
                     self.refuse_read(cx, psn);

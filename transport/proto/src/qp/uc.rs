@@ -10,7 +10,6 @@ use super::hot::Ongoing;
 use super::report::Refusal;
 use super::sq::Wqe;
 use super::{Cx, Qp, QpState, QpType, Transmit};
-use crate::cc::CongestionController;
 use crate::memory::Memory;
 use crate::reject::Reject;
 use crate::time::Instant;
@@ -47,7 +46,7 @@ impl Qp {
         let transmit = if self.tx.qp_type == QpType::Ud {
             self.poll_datagram(cx, frame)
         } else {
-            let (dst, traffic_class) = (self.cold.av.dst, self.cold.av.traffic_class);
+            let (dst, traffic_class) = (self.cold.av.dst, self.cold.traffic_class);
             self.poll_unacknowledged(cx, frame).map(|len| Transmit {
                 len,
                 dst,
@@ -106,8 +105,7 @@ impl Qp {
             tx.send_index = tx.send_index.wrapping_add(1);
             tx.send_packet = 0;
         }
-        self.cc.on_sent(now, len);
-        self.pacer.on_sent(now, len, self.cc.rate());
+        self.on_data_sent(now, len);
         if done {
             self.complete_head(sink, WcStatus::Success);
             self.notify_if_drained(sink);

@@ -272,7 +272,9 @@ impl Qp {
             return;
         }
         self.counters.rx_packets += 1;
+        // Whom to notify is known, but datagrams have no rate that could be changed.
         self.counters.ce_marked += u64::from(ce);
+        self.counters.cnps_suppressed += u64::from(ce);
         let len = pkt.payload().len();
         if deth.qkey != datagrams.qkey {
             self.counters.qkey_violations += 1;
