@@ -22,6 +22,7 @@ use xroce_net::datapath::Datapath;
 use xroce_net::gids::GidEntry;
 use xroce_net::icmp::{IcmpError, Reason};
 use xroce_net::sim::{Impairment, SimPort, Verdict};
+use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::counters::{CounterInfo, Counters};
 use xroce_proto::qp::{QpAttr, QpState, QpType};
 use xroce_proto::wr::{Data, SendFlags, SendOp, SendWr};
@@ -210,6 +211,21 @@ fn losses(sum: &mut Sum) {
     sum.after(world, qpns);
 }
 
+/// Marks, and a sender that acts upon their notification.
+fn marks(sum: &mut Sum) {
+    let line = Rate::bits_per_second(40_000_000_000);
+    let dcqcn = CongestionControl::by_name("dcqcn", line, &[]).unwrap();
+    let (mut world, qpns) = pair(|attr| {
+        if attr.state == Some(QpState::Rts) {
+            attr.congestion = Some(dcqcn.clone());
+        }
+    });
+    for _ in 0..8 {
+        write(&mut world, qpns[0], None);
+    }
+    sum.after(world, qpns);
+}
+
 fn refusals(sum: &mut Sum) {
     let (mut world, qpns) = pair(|_| {});
     write(&mut world, qpns[0], Some(RKey::new(0xdead_beef)));
@@ -368,6 +384,7 @@ fn still<T>(table: &[CounterInfo<T>], counters: &T) -> Vec<&'static str> {
 fn every_counter_moves() {
     let mut sum = Sum::default();
     losses(&mut sum);
+    marks(&mut sum);
     refusals(&mut sum);
     strangers(&mut sum);
     datagrams(&mut sum);
@@ -387,7 +404,8 @@ fn every_counter_moves() {
     assert_eq!(c.fatal_naks_in, naks);
     let naks = c.invalid_request_naks_out + c.access_naks_out + c.operational_naks_out;
     assert_eq!(c.fatal_naks_out, naks);
-    assert!(c.cnps_ignored <= c.cnps_in);
+    assert_eq!(c.cnps_handled + c.cnps_ignored, c.cnps_in);
+    assert_eq!(c.cnps_out + c.cnps_suppressed, c.ce_marked);
 }
 
 #[test]

@@ -145,6 +145,7 @@ impl Churn {
                 rx_budget: pick(&mut rng, &[1, 16, 64]),
                 tx_budget: pick(&mut rng, &[1, 3, 64]),
                 quantum: pick(&mut rng, &[1, 16]),
+                ..EngineConfig::default()
             },
             memory: usize::try_from(BUFFERS + BUFFERS_MAX * BUFFER).unwrap(),
             ..Setup::default()

@@ -1,9 +1,10 @@
 //! What a seed stands for.
 
-use xroce_engine::EngineConfig;
+use xroce_engine::{CnpScope, EngineConfig, NotifyConfig, TrafficClasses};
 use xroce_net::datapath::Link;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::cc::{CongestionControl, Fixed, Rate};
+use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{PathMtu, VlanTci};
 
 use crate::common::script::{Fate, Fault, Limits};
@@ -15,6 +16,9 @@ pub(crate) struct PairConfig {
     pub(crate) psns: [u32; 2],
     pub(crate) window: u32,
     pub(crate) rate: Rate,
+    /// Name of the congestion control.
+    pub(crate) control: &'static str,
+    pub(crate) dscp: u8,
     pub(crate) timeout: u8,
     pub(crate) rnr_timer: u8,
     pub(crate) max_rd_atomic: [u8; 2],
@@ -97,6 +101,12 @@ fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
             rx_budget: pick(rng, &[1, 2, 16, 64]),
             tx_budget: pick(rng, &[1, 3, 16, 64]),
             quantum: pick(rng, &[1, 2, 16]),
+            classes: classes(rng),
+            notify: NotifyConfig {
+                min_time_between_cnps: Duration::from_micros(pick(rng, &[0, 4, 50])),
+                scope: pick(rng, &[CnpScope::Qp, CnpScope::Destination, CnpScope::Port]),
+                ..NotifyConfig::default()
+            },
         },
         wires,
         calm_after: 1_000_000 + rng.below(30_000_000),
@@ -107,6 +117,16 @@ fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
 
 fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.index(of.len())]
+}
+
+/// One class, or eight of random weight.
+fn classes(rng: &mut Rng) -> TrafficClasses {
+    let mut classes = TrafficClasses::by_class_selector();
+    classes.weights = [0; 8].map(|_: u16| pick(rng, &[0, 1, 1, 7]));
+    if rng.below(2) == 0 {
+        classes = TrafficClasses::default();
+    }
+    classes
 }
 
 /// Bytes of a full queue where it has a limit.
@@ -170,6 +190,11 @@ fn pair(rng: &mut Rng, round_trip: u64) -> PairConfig {
         psns: [psn(rng), psn(rng)],
         window,
         rate: Rate::bits_per_second(pick(rng, &[0, 0, 0, 1_000_000_000, 20_000_000_000])),
+        control: pick(
+            rng,
+            &["fixed", "fixed", "dcqcn", "dcqcn-mlx5", "swift", "nscc"],
+        ),
+        dscp: pick(rng, &[0, 8, 26, 46]),
         timeout: fitting.max(5 + u8::try_from(rng.below(4)).unwrap()),
         rnr_timer: 1 + u8::try_from(rng.below(8)).unwrap(),
         max_rd_atomic: [0, 1].map(|_| pick(rng, &[1, 1, 2, 4, 16])),
@@ -202,7 +227,24 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
 }
 
 impl PairConfig {
+    /// Whatever governs it, the window stays: the timeout is made for it.
     pub(crate) fn congestion(&self) -> CongestionControl {
-        CongestionControl::Fixed(Fixed::new(self.rate, self.window))
+        let line = Rate::bits_per_second(10_000_000_000);
+        let window = u64::from(self.window);
+        let bytes = window * self.mtu.bytes() as u64;
+        // What NSCC makes of this round-trip time is two thirds of the window.
+        let base_rtt = (bytes * 8 / 10 * 2 / 3).max(100);
+        let params: &[(&str, u64)] = match self.control {
+            "fixed" => return CongestionControl::Fixed(Fixed::new(self.rate, self.window)),
+            "swift" => &[("max_cwnd", window)],
+            "nscc" => &[("base_rtt", base_rtt)],
+            // Soon at line rate again, or the work takes seconds.
+            _ => &[
+                ("window", window),
+                ("rpg_min_rate", 100),
+                ("rpg_ai_rate", 400),
+            ],
+        };
+        CongestionControl::by_name(self.control, line, params).unwrap()
     }
 }

@@ -183,6 +183,9 @@ fn connect(world: &mut World, pair: &PairConfig) -> [Qpn; 2] {
                 _ => {}
             }
         }
+        if let Some(av) = &mut attr.av {
+            av.traffic_class = pair.dscp << 2 | 2;
+        }
         if attr.state == Some(QpState::Rtr) {
             attr.max_dest_rd_atomic = Some(pair.max_rd_atomic[1 - host]);
             attr.min_rnr_timer = RnrTimer::new(pair.rnr_timer);

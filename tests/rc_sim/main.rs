@@ -13,6 +13,7 @@ mod captured;
 mod carriage;
 #[path = "../common/mod.rs"]
 mod common;
+mod congestion;
 mod ending;
 mod loss;
 mod objects;

@@ -76,6 +76,7 @@ impl Chaos {
                 rx_budget: [1, 16, 64][rng.index(3)],
                 tx_budget: [1, 3, 64][rng.index(3)],
                 quantum: [1, 16][rng.index(2)],
+                ..EngineConfig::default()
             },
             memory: (SLOT * SLOTS * 3) as usize,
             ..Setup::default()

@@ -119,6 +119,7 @@ impl Caller {
             rx_budget: 8,
             tx_budget: 8,
             quantum: if how & 2 == 0 { 16 } else { 1 },
+            ..EngineConfig::default()
         };
         let mut engine = Engine::new(Port::new(1024, room, &wire, &wire), config);
         // The bare minimum, so that not every script has to find it.

@@ -126,6 +126,7 @@ impl Field {
             rx_budget: if how & 1 == 0 { 4 } else { 1 },
             tx_budget: if how & 2 == 0 { 16 } else { 2 },
             quantum: if how & 4 == 0 { 16 } else { 1 },
+            ..EngineConfig::default()
         };
         let mut hosts = [0, 1].map(|i: usize| {
             let port = Port::new(1024, ROOM, &queues[1 - i], &queues[i]);

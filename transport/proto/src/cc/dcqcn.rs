@@ -23,6 +23,7 @@
 //! than all packets.
 
 use super::{AckSample, Congestion, CongestionController, Rate};
+use crate::params::WINDOW_PSNS_DEFAULT;
 use crate::time::{Duration, Instant};
 
 /// `alpha` = 1.
@@ -68,6 +69,8 @@ crate::params! {
         pub rate_reduce_monitor_period: "µs", 1, 65_535;
         /// Alpha at the first notification, of 1024.
         pub initial_alpha_value: "/1024", 1, 1024;
+        /// Packets in flight, at most; xroce's own, hardware has none.
+        pub window: "packets", 1, 65_536;
     }
 }
 
@@ -92,6 +95,7 @@ impl DcqcnParams {
         dce_tcp_rtt: 55,
         rate_reduce_monitor_period: 4,
         initial_alpha_value: 1024,
+        window: WINDOW_PSNS_DEFAULT as u64,
     };
 
     /// The parameters the paper starts from, those of QCN and DCTCP, and shows not to converge
@@ -124,6 +128,7 @@ impl DcqcnParams {
         dce_tcp_rtt: 1,
         rate_reduce_monitor_period: 4,
         initial_alpha_value: 1023,
+        window: WINDOW_PSNS_DEFAULT as u64,
     };
 }
 
@@ -422,7 +427,8 @@ impl CongestionController for Dcqcn {
 
     #[inline]
     fn window_psns(&self) -> u32 {
-        crate::params::WINDOW_PSNS_DEFAULT
+        // At most 65536.
+        u32::try_from(self.params.window).unwrap_or(u32::MAX)
     }
 
     fn wants_ecn(&self) -> bool {
@@ -432,3 +438,7 @@ impl CongestionController for Dcqcn {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+#[allow(clippy::cast_precision_loss, reason = "a model in floating point")]
+mod model;
