@@ -93,7 +93,8 @@ impl Core {
             mem: &mut self.mem,
             sink: &mut self.cqs,
         };
-        if entry.qp.handle_packet(&mut cx, &from, &pkt) == Some(Why::Peer) {
+        let refused = entry.qp.handle_packet(&mut cx, &from, &pkt);
+        if refused == Some(Why::Peer) {
             self.note_stray(rx);
             return;
         }
@@ -103,7 +104,7 @@ impl Core {
             entry.active = true;
             self.schedule.push_back(entry.class, index);
         }
-        if from.ce && pkt.info().is_data() {
+        if from.ce && refused.is_none() && pkt.info().is_data() {
             self.note_mark(now, index, from.src);
         }
     }
