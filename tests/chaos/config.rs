@@ -227,6 +227,15 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
 }
 
 impl PairConfig {
+    /// Packets in flight, at most. NSCC's window is one of bytes, in which small packets are many.
+    pub(crate) fn most_in_flight(&self) -> u32 {
+        if self.control == "nscc" {
+            512
+        } else {
+            self.window
+        }
+    }
+
     /// Whatever governs it, the window stays: the timeout is made for it.
     pub(crate) fn congestion(&self) -> CongestionControl {
         let line = Rate::bits_per_second(10_000_000_000);

@@ -130,7 +130,7 @@ pub(crate) fn run(seed: u64, make: impl Fn(&mut Rng) -> Config, verbose: bool) -
                 from,
                 qpns,
                 mtu: pair.mtu,
-                window: pair.window,
+                window: pair.most_in_flight(),
                 next: Psn::new(pair.psns[from]),
                 una: Psn::new(pair.psns[from]),
                 msn: 0,
@@ -339,6 +339,14 @@ impl Run {
             let peer = &self.world.hosts[1 - lane.from].engine;
             let counters = engine.qp_counters(lane.qpns[0]).unwrap();
             let peer_counters = peer.qp_counters(lane.qpns[1]).unwrap();
+            assert_eq!(
+                counters.ce_marked,
+                counters.cnps_out + counters.cnps_suppressed
+            );
+            assert_eq!(
+                counters.cnps_in,
+                counters.cnps_handled + counters.cnps_ignored
+            );
             let state = engine.qp_state(lane.qpns[0]);
             if lane.fate != Fate::Sound {
                 assert_eq!(state, Some(QpState::Err));
@@ -370,7 +378,7 @@ impl Run {
             let on_host = self.lanes.iter().filter(|lane| lane.from == host);
             let accepted: u64 = on_host
                 .filter_map(|lane| engine.qp_counters(lane.qpns[0]))
-                .map(|c| c.rx_packets + c.discards)
+                .map(|c| c.rx_packets + c.discards + c.cnps_in)
                 .sum();
             assert_eq!(engine.stats().delivered, accepted);
         }
