@@ -139,6 +139,11 @@ fn functions(code: &str) -> Vec<(String, usize)> {
             .chars()
             .take_while(|c| c.is_alphanumeric() || *c == '_')
             .collect();
+        // A declaration, of a trait, has no body.
+        let head_end = lines[at..].iter().find(|l| l.ends_with(['{', ';', '}']));
+        if head_end.is_some_and(|l| l.ends_with(';')) {
+            continue;
+        }
         let close = format!("{indent}}}");
         if let Some(n) = lines[at..].iter().position(|l| *l == close) {
             found.push((name, n + 1));

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
+use super::congestion::CongestionArgs;
 use super::plan::{self, Limit, Op, Plan, Test};
 
 /// TCP port of the side channel unless told otherwise.
@@ -129,6 +130,9 @@ pub(crate) struct PortArgs {
     #[arg(long, default_value_t = HOP_LIMIT_DEFAULT, value_name = "N",
           value_parser = clap::value_parser!(u8).range(1..))]
     pub hop_limit: u8,
+    /// How fast this side sends.
+    #[command(flatten)]
+    pub congestion: CongestionArgs,
     /// Core to run on
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,

@@ -285,6 +285,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
                     rnr_retry: Some(attributes.rnr_retry),
                     ..QpAttr::rts(Psn::new(own.psn))
                 };
+                let rts = self.node.congestion().apply(rts);
                 self.node.engine.modify_qp(qpn, &rts)?;
             }
         }

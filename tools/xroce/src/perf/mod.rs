@@ -9,6 +9,7 @@ pub(crate) mod args;
 mod channel;
 mod client;
 mod compat;
+mod congestion;
 mod flow;
 mod message;
 mod node;

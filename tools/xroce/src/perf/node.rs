@@ -16,6 +16,8 @@ use xroce_proto::wc::{Completion, Cq};
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::path::{AddressVector, AhAttr, Flow};
 
+use super::congestion::Congestion;
+
 /// Completions taken from the queue at once.
 pub(super) const REAP: usize = 32;
 /// How often the kernel is asked what happened to addresses and link.
@@ -30,6 +32,8 @@ pub(crate) struct Place {
     pub(crate) attr: AhAttr,
     /// IP MTU of the interface in bytes, if it may be smaller than that of the link: a VLAN's.
     pub(crate) mtu: usize,
+    /// How fast queue pairs send.
+    pub(crate) congestion: Congestion,
 }
 
 /// One engine with its port.
@@ -81,6 +85,11 @@ impl<D: Datapath> Node<D> {
         addressing
             .poll(&mut |event| engine.apply(&event))
             .context("what happened to addresses and link")
+    }
+
+    /// How fast queue pairs send.
+    pub(super) fn congestion(&self) -> &Congestion {
+        &self.place.congestion
     }
 
     /// RoCE address of this side.

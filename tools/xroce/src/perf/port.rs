@@ -84,7 +84,7 @@ pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor)
             let port = UdpPort::bind(local, &config)?;
             let src_port = port.src_port();
             let addressing = Addressing::udp(Gid::from(local), config.scope_id, src_port)?;
-            let place = place(args, addressing, 0, usize::MAX);
+            let place = place(args, addressing, 0, usize::MAX)?;
             visitor.visit(Node::new(port, place)?)
         }
         Backend::Xdp => open_xdp(args, near, visitor),
@@ -103,12 +103,12 @@ fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Res
     let addressing = Addressing::ethernet(&below, tag)?;
     let index = addressing.gids().find_on(Gid::from(local), interface.index);
     let index = index.ok_or_else(|| anyhow!("{local} cannot be the source of packets of {dev}"))?;
-    let place = place(args, addressing, index, interface.mtu as usize);
+    let place = place(args, addressing, index, interface.mtu as usize)?;
     visitor.visit(Node::new(port, place)?)
 }
 
 /// How everything is sent from the address at `index`, as the command line asks for it.
-fn place(args: &PortArgs, addressing: Addressing, index: u32, mtu: usize) -> Place {
+fn place(args: &PortArgs, addressing: Addressing, index: u32, mtu: usize) -> Result<Place> {
     let attr = AhAttr {
         sgid_index: index,
         sl: args.sl,
@@ -118,11 +118,12 @@ fn place(args: &PortArgs, addressing: Addressing, index: u32, mtu: usize) -> Pla
         // Of each path its own.
         dgid: Gid::new([0; 16]),
     };
-    Place {
+    Ok(Place {
         addressing,
         attr,
         mtu,
-    }
+        congestion: args.congestion.resolve()?,
+    })
 }
 
 /// The interface that frames of `interface` really leave by, and the VLAN id in them.
