@@ -22,7 +22,7 @@ const LONG_FILES: [(&str, &str); 0] = [];
 const LONG_FUNCTIONS: [(&str, &str); 0] = [];
 
 /// Which crates of this workspace each may use: `wire <- proto <- engine -> {net, shm}`.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("transport/crc", &[]),
     ("transport/wire", &["crc"]),
     ("transport/proto", &["wire"]),
@@ -33,16 +33,21 @@ const ARROWS: [(&str, &[&str]); 9] = [
         "transport/verbs",
         &["wire", "proto", "shm", "net", "engine"],
     ),
+    (
+        "transport/fabric",
+        &["wire", "proto", "shm", "net", "engine"],
+    ),
     ("transport/testnet", &[]),
     ("xdp-prog", &[]),
 ];
 
 /// Roots of crates that forbid unsafe code.
-const SAFE: [&str; 8] = [
+const SAFE: [&str; 9] = [
     "transport/wire/src/lib.rs",
     "transport/proto/src/lib.rs",
     "transport/engine/src/lib.rs",
     "transport/verbs/src/lib.rs",
+    "transport/fabric/src/lib.rs",
     "transport/testnet/src/lib.rs",
     "tools/xroce/src/main.rs",
     "tools/vm/src/lib.rs",

@@ -146,10 +146,16 @@ const CE: u8 = 0b11;
 
 /// Sets CE on an ECN-capable packet and mends the IPv4 checksum; returns whether it did.
 pub(super) fn mark_ce(frame: &mut Frame, link: Link) -> bool {
-    if link == Link::Udp {
-        return set_ce(&mut frame.meta.tos, 0);
+    match link {
+        Link::Udp => set_ce(&mut frame.meta.tos, 0),
+        Link::Ethernet => mark_ethernet_ce(frame.bytes_mut()),
     }
-    let bytes = frame.bytes_mut();
+}
+
+/// Sets CE on an Ethernet frame, untagged or with one tag, whose packet is ECN-capable (ECT(0) or
+/// ECT(1)), and mends the IPv4 checksum; returns whether it did. Any other frame is left as it is
+/// (RFC 3168, section 5).
+pub fn mark_ethernet_ce(bytes: &mut [u8]) -> bool {
     let tagged = matches!(bytes.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8]));
     let at = if tagged { 16 } else { 12 };
     match bytes.get_mut(at..) {

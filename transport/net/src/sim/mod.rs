@@ -43,7 +43,9 @@ mod switch;
 mod tests;
 mod wire;
 
-pub use impair::{Impairment, Red, TRUNCATE_ONE_IN, WIRE_OVERHEAD_ETHERNET, WIRE_OVERHEAD_UDP};
+pub use impair::{
+    Impairment, Red, TRUNCATE_ONE_IN, WIRE_OVERHEAD_ETHERNET, WIRE_OVERHEAD_UDP, mark_ethernet_ce,
+};
 pub use pair::{LoopConfig, LoopPort, loop_pair};
 pub use port::{PortConfig, SimPort};
 pub use rng::Rng;
