@@ -18,8 +18,9 @@ use crate::frame::{DscpMap, address};
 use crate::nic::{NicConfig, NicPort};
 use crate::units::Time;
 
-/// Completions of a host that can wait; they are taken after every poll.
-const CQ_DEPTH: u32 = 1 << 16;
+/// Frames of one poll, each of which can complete all that a queue pair has posted, and both
+/// sends and receives: completions are taken after every poll.
+const COMPLETIONS_PER_DEPTH: u32 = 2 * 64;
 
 /// What a queue pair's peer may do.
 const ACCESS: Access = Access::LOCAL_WRITE
@@ -153,6 +154,7 @@ impl Host {
         lane: u32,
         config: &HostConfig,
         memory: &Memory,
+        depth: u32,
     ) -> Result<Self, EngineError> {
         let port = NicPort::new(format!("h{number}"), &config.nic, config.dscp_map);
         let engine_config = EngineConfig {
@@ -161,7 +163,7 @@ impl Host {
         };
         let mut engine = Engine::new(port, engine_config);
         let pd = engine.alloc_pd();
-        let cq = engine.create_cq(CQ_DEPTH)?;
+        let cq = engine.create_cq(COMPLETIONS_PER_DEPTH * depth)?;
         let source = engine.reg_mr(pd, &memory.source, ACCESS)?;
         let sink = engine.reg_mr(pd, &memory.sink, ACCESS)?;
         Ok(Self {

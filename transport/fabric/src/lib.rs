@@ -35,6 +35,7 @@ mod nic;
 mod red;
 mod report;
 mod route;
+pub mod scenario;
 mod setup;
 mod sim;
 mod topology;

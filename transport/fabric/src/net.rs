@@ -448,6 +448,32 @@ const fn scale(hash: u64, n: usize) -> usize {
     ((hash as u128 * n as u128) >> 64) as usize
 }
 
+/// Whether every switch has a buffer to share.
+///
+/// # Errors
+/// The first that has none.
+pub(crate) fn check_buffers(topology: &Topology, config: &SwitchConfig) -> Result<(), NoBuffer> {
+    let mut ports = vec![Vec::new(); topology.switches.len()];
+    for link in &topology.links {
+        for end in [link.a, link.b] {
+            if let Node::Switch(s) = end {
+                ports[s as usize].push((link.rate, link.delay));
+            }
+        }
+    }
+    for (ports, name) in ports.iter().zip(&topology.switches) {
+        let headroom = reserved(&config.buffer, ports);
+        if headroom >= config.buffer.total {
+            return Err(NoBuffer {
+                switch: name.clone(),
+                total: config.buffer.total,
+                headroom,
+            });
+        }
+    }
+    Ok(())
+}
+
 fn reserved(config: &BufferConfig, ports: &[(BitRate, Time)]) -> u64 {
     let of = |&(rate, delay): &(BitRate, Time)| {
         let computed = || crate::buffer::headroom(rate, delay, config.max_frame);

@@ -46,8 +46,11 @@ pub enum Change {
         /// What it does to frames.
         impairment: Impairment,
     },
-    /// End a of the link begins to pause a priority at end b and does not stop: a NIC gone wrong.
+    /// One end of the link begins to pause a priority at the other and does not stop: a NIC gone
+    /// wrong.
     Storm {
+        /// Whether it is end a.
+        from_a: bool,
         /// 0 ..= 7.
         priority: u8,
         /// `false` ends it.

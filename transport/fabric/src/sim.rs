@@ -373,7 +373,14 @@ impl Simulation {
                     }
                 }
             }
-            Change::Storm { priority, on } => self.net.signal(there, priority, on),
+            Change::Storm {
+                from_a,
+                priority,
+                on,
+            } => {
+                let lane = if from_a { there } else { there + 1 };
+                self.net.signal(lane, priority, on);
+            }
         }
     }
 
@@ -397,7 +404,13 @@ fn hosts(net: &mut Net, setup: &Setup, memory: &Memory) -> Result<Vec<Host>, Set
     }
     let mut hosts = Vec::with_capacity(uplinks.len());
     for (number, lane) in (0_u32..).zip(uplinks) {
-        hosts.push(Host::new(number, lane, &setup.host, memory)?);
+        hosts.push(Host::new(
+            number,
+            lane,
+            &setup.host,
+            memory,
+            setup.transport.depth,
+        )?);
     }
     Ok(hosts)
 }

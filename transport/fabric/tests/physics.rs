@@ -219,7 +219,11 @@ fn a_storm_of_pauses_stops_its_priority_and_no_other() {
     let storm = |at, on| Fault {
         at: Time::from_us(at),
         link: 0,
-        change: Change::Storm { priority: 3, on },
+        change: Change::Storm {
+            from_a: true,
+            priority: 3,
+            on,
+        },
     };
     let report = run(Topology::star(3, speed(40, 1000)), flows, |s| {
         lossless(s, None);
