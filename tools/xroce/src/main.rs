@@ -7,6 +7,7 @@
 mod decode;
 mod demo;
 mod perf;
+mod sim;
 mod stop;
 
 use std::io::{ErrorKind, Write};
@@ -35,6 +36,9 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Print the RoCE packets of a capture file
     Decode(decode::DecodeArgs),
+    /// Run the protocol engine at every host of a simulated data-centre fabric
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
 }
 
 fn main() -> ExitCode {
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Perf(command) => perf::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
+        Command::Sim(command) => sim::run(command, &mut out),
     };
     let result = result.and_then(|()| Ok(out.flush()?));
     let Err(e) = result else {
