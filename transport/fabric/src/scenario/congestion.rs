@@ -7,7 +7,7 @@ use xroce_proto::cc::{CongestionControl, Fixed, Rate};
 
 use super::error::{Problem, unknown, within};
 use crate::flow::Recovery;
-use crate::units::{BitRate, Bytes, Time};
+use crate::units::BitRate;
 
 /// Names that `congestion.algorithm` may have.
 pub const ALGORITHMS: [&str; 2] = ["none", "fixed"];
@@ -113,54 +113,16 @@ impl<'a> Keys<'a> {
         Ok(u32::try_from(number).ok())
     }
 
-    fn quantity<T: serde::de::DeserializeOwned>(
-        &mut self,
-        key: &'static str,
-    ) -> Result<Option<T>, Problem> {
+    /// A rate such as "40G".
+    pub(crate) fn rate(&mut self, key: &'static str) -> Result<Option<BitRate>, Problem> {
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
-        let parsed = value.clone().try_into::<T>();
-        parsed.map(Some).map_err(|e| {
+        let rate = value.clone().try_into::<BitRate>();
+        rate.map(Some).map_err(|e| {
             let what = e.message().replace('\n', " ");
             Problem::at(&self.path(key), what)
         })
-    }
-
-    /// A rate such as "40G".
-    pub(crate) fn rate(&mut self, key: &'static str) -> Result<Option<BitRate>, Problem> {
-        self.quantity(key)
-    }
-
-    /// A time such as "55us".
-    #[allow(dead_code, reason = "for parameters of algorithms to come")]
-    pub(crate) fn time(&mut self, key: &'static str) -> Result<Option<Time>, Problem> {
-        self.quantity(key)
-    }
-
-    /// A size such as "10MB".
-    #[allow(dead_code, reason = "for parameters of algorithms to come")]
-    pub(crate) fn bytes(&mut self, key: &'static str) -> Result<Option<Bytes>, Problem> {
-        self.quantity(key)
-    }
-
-    /// A number within limits.
-    #[allow(dead_code, reason = "for parameters of algorithms to come")]
-    pub(crate) fn number(
-        &mut self,
-        key: &'static str,
-        limits: (f64, f64),
-    ) -> Result<Option<f64>, Problem> {
-        let Some(number) = self.quantity::<f64>(key)? else {
-            return Ok(None);
-        };
-        within(&self.path(key), number, limits).map(Some)
-    }
-
-    /// Yes or no.
-    #[allow(dead_code, reason = "for parameters of algorithms to come")]
-    pub(crate) fn flag(&mut self, key: &'static str) -> Result<Option<bool>, Problem> {
-        self.quantity(key)
     }
 
     /// # Errors

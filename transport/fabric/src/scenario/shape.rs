@@ -182,24 +182,6 @@ impl Shape {
                 let middle = pipe.speed("topology.dumbbell.bottleneck")?;
                 Ok(Topology::dumbbell(pairs, edge, middle))
             }
-            Self::LeafSpine {
-                leaves,
-                spines,
-                hosts,
-                link,
-                fabric,
-                oversubscription,
-            } => {
-                let path = "topology.leaf_spine";
-                let leaves = size(path, "leaves", *leaves, 1)?;
-                let spines = size(path, "spines", *spines, 1)?;
-                let hosts = size(path, "hosts", *hosts, 1)?;
-                let all = u64::from(leaves) * u64::from(hosts);
-                total(path, all, all + u64::from(leaves) * u64::from(spines))?;
-                let edge = link.speed("topology.leaf_spine.link")?;
-                let middle = middle(path, edge, *fabric, *oversubscription, (hosts, spines))?;
-                Ok(Topology::leaf_spine(leaves, spines, hosts, edge, middle))
-            }
             Self::FatTree {
                 k,
                 link,
@@ -216,6 +198,26 @@ impl Shape {
                 let middle = middle(path, edge, *fabric, *oversubscription, (1, 1))?;
                 Ok(Topology::fat_tree(k, edge, middle))
             }
+            Self::LeafSpine { .. } | Self::Rails { .. } => self.two_tiers(),
+        }
+    }
+
+    /// The shapes whose sizes are a number of leaves, of spines, and of hosts at a leaf.
+    fn two_tiers(&self) -> Result<Topology, Problem> {
+        let (path, names, sizes, link, fabric, oversubscription) = match self {
+            Self::LeafSpine {
+                leaves,
+                spines,
+                hosts,
+                link,
+                fabric,
+                oversubscription,
+            } => {
+                let names = ["leaves", "spines", "hosts"];
+                let sizes = [*leaves, *spines, *hosts];
+                let path = "topology.leaf_spine";
+                (path, names, sizes, link, fabric, oversubscription)
+            }
             Self::Rails {
                 nodes,
                 gpus,
@@ -224,16 +226,30 @@ impl Shape {
                 fabric,
                 oversubscription,
             } => {
-                let path = "topology.rails";
-                let nodes = size(path, "nodes", *nodes, 1)?;
-                let gpus = size(path, "gpus", *gpus, 1)?;
-                let spines = size(path, "spines", *spines, 1)?;
-                let all = u64::from(nodes) * u64::from(gpus);
-                total(path, all, all + u64::from(gpus) * u64::from(spines))?;
-                let edge = link.speed("topology.rails.link")?;
-                let middle = middle(path, edge, *fabric, *oversubscription, (nodes, spines))?;
-                Ok(Topology::rails(nodes, gpus, spines, edge, middle))
+                let names = ["gpus", "spines", "nodes"];
+                let sizes = [*gpus, *spines, *nodes];
+                (
+                    "topology.rails",
+                    names,
+                    sizes,
+                    link,
+                    fabric,
+                    oversubscription,
+                )
             }
+            _ => return self.topology(),
+        };
+        for (name, value) in names.into_iter().zip(sizes) {
+            size(path, name, value, 1)?;
         }
+        let [leaves, spines, hosts] = sizes;
+        let all = u64::from(leaves) * u64::from(hosts);
+        total(path, all, all + u64::from(leaves) * u64::from(spines))?;
+        let edge = link.speed(&format!("{path}.link"))?;
+        let middle = middle(path, edge, *fabric, *oversubscription, (hosts, spines))?;
+        Ok(match self {
+            Self::Rails { .. } => Topology::rails(hosts, leaves, spines, edge, middle),
+            _ => Topology::leaf_spine(leaves, spines, hosts, edge, middle),
+        })
     }
 }
