@@ -24,7 +24,7 @@ const RUNS_MAX: usize = 20_000;
 /// Run a scenario with many values of some keys
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SweepArgs {
-    /// Scenario, or sweep file: TOML with scenario = "FILE" and a table [vary]
+    /// Scenario, or sweep file: TOML with scenario = "FILE" and a table of values, vary
     pub file: PathBuf,
     /// Values of a key, such as ecn.kmin=5KB,20KB,80KB; may be repeated: all combinations are run
     #[arg(long, value_name = "KEY=A,B,C")]
