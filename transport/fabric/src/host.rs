@@ -31,12 +31,13 @@ const ACCESS: Access = Access::LOCAL_WRITE
 pub(crate) const RECEIVE: u64 = 1 << 63;
 
 /// Hosts, all alike.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Queues of the port.
     pub nic: NicConfig,
-    /// Frames that a queue pair sends before the next has its turn, 1 ..= 64.
-    pub quantum: usize,
+    /// The engine. A quantum of more than 1 begins anew whenever the port has room again, so that a
+    /// queue pair with much to send holds up the others.
+    pub engine: EngineConfig,
     /// From the arrival of a frame until the engine sees it.
     pub delay: Time,
     /// The engine looks for arrivals no more often; 0 is at once.
@@ -50,7 +51,10 @@ impl Default for HostConfig {
     fn default() -> Self {
         Self {
             nic: NicConfig::default(),
-            quantum: 1,
+            engine: EngineConfig {
+                quantum: 1,
+                ..EngineConfig::default()
+            },
             delay: Time::ZERO,
             poll_interval: Time::ZERO,
             dscp_map: DscpMap::default(),
@@ -157,11 +161,7 @@ impl Host {
         depth: u32,
     ) -> Result<Self, EngineError> {
         let port = NicPort::new(format!("h{number}"), &config.nic, config.dscp_map);
-        let engine_config = EngineConfig {
-            quantum: config.quantum.max(1),
-            ..EngineConfig::default()
-        };
-        let mut engine = Engine::new(port, engine_config);
+        let mut engine = Engine::new(port, config.engine);
         let pd = engine.alloc_pd();
         let cq = engine.create_cq(COMPLETIONS_PER_DEPTH * depth)?;
         let source = engine.reg_mr(pd, &memory.source, ACCESS)?;

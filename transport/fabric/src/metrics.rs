@@ -90,14 +90,16 @@ impl Series {
                 0
             }
         };
-        let (first, last) = (index(from), index(to));
         let rate = |flow: &FlowSeries| {
-            let at = |i: usize| match (i, flow.received.last()) {
-                (0, _) | (_, None) => 0,
-                (i, Some(end)) => flow.received.get(i - 1).copied().unwrap_or(*end),
+            // A run that ends at the time of a sample ends before it.
+            let last = index(to).min(flow.received.len());
+            let first = index(from).min(last);
+            let at = |i: usize| match i.checked_sub(1) {
+                Some(i) => flow.received.get(i).copied().unwrap_or(0),
+                None => 0,
             };
             let bits = (at(last) - at(first)) as f64 * 8.0;
-            let span = last.saturating_sub(first) as f64 * interval;
+            let span = (last - first) as f64 * interval;
             if span > 0.0 { bits * 1e6 / span } else { 0.0 }
         };
         self.flows.iter().map(rate).collect()
@@ -260,6 +262,8 @@ mod tests {
             (rates(0, 20), rates(10, 20), rates(20, 30)),
             (1.2e9, 1.6e9, 0.0)
         );
+        // What was not sampled does not count.
+        assert_eq!((rates(10, 50), rates(40, 50)), (0.8e9, 0.0));
         assert_eq!(series.rate_over_time(&series.flows[0]), [0.8e9, 1.6e9, 0.0]);
     }
 }

@@ -1,5 +1,6 @@
 //! From a scenario to a [`Setup`]: every value is held against its limits here.
 
+use xroce_engine::EngineConfig;
 use xroce_net::sim::Rng;
 use xroce_wire::newtypes::PathMtu;
 
@@ -143,7 +144,10 @@ impl Scenario {
                 rx_ring: within("host.rx_ring", h.rx_ring, (1, 1 << 20))?,
                 mtu,
             },
-            quantum: within("host.quantum", h.quantum, (1, 64))?,
+            engine: EngineConfig {
+                quantum: within("host.quantum", h.quantum, (1, 64))?,
+                ..EngineConfig::default()
+            },
             delay: within("host.delay", h.delay, (Time::ZERO, second))?,
             poll_interval: within("host.poll_interval", h.poll_interval, (Time::ZERO, second))?,
             dscp_map,
