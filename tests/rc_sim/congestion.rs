@@ -395,3 +395,35 @@ fn counters_of_marks_reconcile_at_every_scope() {
         assert!((20..=most).contains(&out), "{scope:?}: {out}");
     }
 }
+
+#[test]
+fn a_port_that_stays_full_serves_all_in_turn() {
+    let mut setup = calm();
+    // Fewer frames than a turn has.
+    setup.tx_ring = 4;
+    setup.wires[0].rate_bps = 1_000_000_000;
+    let mut world = setup.build();
+    let there = watch(&world, world.link.there);
+    let pairs: Vec<_> = (0..4)
+        .map(|_| world.connect(MTU, [1, 1], |_| {}, |_| {}))
+        .collect();
+    let [left, right] = &mut world.hosts;
+    for qpns in &pairs {
+        let op = SendOp::Write {
+            va: right.va(0),
+            rkey: right.mr.rkey,
+        };
+        left.post_send(qpns[0], 1, op, &[left.sge(0, 1 << 18)]);
+    }
+    world.idle(400_000);
+    let seen = there.borrow();
+    let sent = pairs.iter().map(|qpns| {
+        let to = |row: &&(Ecn, u8, Opcode, Vec<u8>)| {
+            Packet::parse(&row.3).is_ok_and(|pkt| pkt.dest_qp() == qpns[1])
+        };
+        seen.iter().filter(to).count()
+    });
+    let sent: Vec<usize> = sent.collect();
+    let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+    assert!(*least > 5 && most - least <= 8, "{sent:?}");
+}

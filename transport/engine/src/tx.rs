@@ -42,7 +42,13 @@ impl Core {
                 }
                 Turn::PortFull(n) => {
                     sent += n;
-                    self.schedule.push_front(class, index);
+                    // Who has sent something had a turn, however short: on a port that stays full
+                    // it would have the next one as well, and the others none.
+                    if n == 0 {
+                        self.schedule.push_front(class, index);
+                    } else {
+                        self.schedule.push_back(class, index);
+                    }
                     self.rearm(index);
                     break;
                 }

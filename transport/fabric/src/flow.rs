@@ -1,6 +1,6 @@
 //! What hosts send each other.
 
-use xroce_proto::cc::CongestionControl;
+use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::qp::QpAttr;
 use xroce_proto::wc::WcStatus;
 use xroce_wire::newtypes::{PathMtu, Qpn};
@@ -50,6 +50,8 @@ pub struct Flow {
     pub after: Vec<u32>,
     /// Its own congestion control, instead of that of [`Transport`].
     pub congestion: Option<CongestionControl>,
+    /// Upper limit of its rate.
+    pub rate_limit: Option<Rate>,
     /// For reports: which workload it belongs to.
     pub group: u32,
 }
@@ -68,6 +70,7 @@ impl Flow {
             channel: None,
             after: Vec::new(),
             congestion: None,
+            rate_limit: None,
             group: 0,
         }
     }

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use xroce_engine::{Engine, EngineConfig, EngineError, Mr};
+use xroce_engine::{Engine, EngineConfig, EngineError, Mr, NotifyConfig};
+use xroce_proto::cc::Rate;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
-use xroce_proto::time::Instant;
+use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
@@ -35,8 +36,7 @@ pub(crate) const RECEIVE: u64 = 1 << 63;
 pub struct HostConfig {
     /// Queues of the port.
     pub nic: NicConfig,
-    /// The engine. A quantum of more than 1 begins anew whenever the port has room again, so that a
-    /// queue pair with much to send holds up the others.
+    /// The engine.
     pub engine: EngineConfig,
     /// From the arrival of a frame until the engine sees it.
     pub delay: Time,
@@ -47,12 +47,17 @@ pub struct HostConfig {
 }
 
 impl Default for HostConfig {
-    /// No delays, and queue pairs take turns frame by frame.
+    /// No delays, queue pairs take turns frame by frame, and notifications are 50 µs apart, as in the
+    /// DCQCN paper.
     fn default() -> Self {
         Self {
             nic: NicConfig::default(),
             engine: EngineConfig {
                 quantum: 1,
+                notify: NotifyConfig {
+                    min_time_between_cnps: Duration::from_micros(50),
+                    ..NotifyConfig::default()
+                },
                 ..EngineConfig::default()
             },
             delay: Time::ZERO,
@@ -140,6 +145,7 @@ pub(crate) struct End<'a> {
     pub(crate) own: Qpn,
     pub(crate) theirs: Qpn,
     pub(crate) class: &'a Class,
+    pub(crate) rate_limit: Option<Rate>,
     /// Whether this end sends the data.
     pub(crate) sends_data: bool,
 }
@@ -220,6 +226,7 @@ impl Host {
         rts.timeout = Some(t.timeout);
         rts.retry_cnt = Some(t.retry_cnt);
         rts.congestion = Some(cc.clone());
+        rts.rate_limit = end.rate_limit;
         t.recovery.apply(&mut rts);
         let steps = [
             QpAttr::init(ACCESS),

@@ -162,6 +162,7 @@ impl Simulation {
                 own: qpns[i],
                 theirs: qpns[1 - i],
                 class,
+                rate_limit: spec.rate_limit,
                 sends_data: (spec.op == Op::Read) == (i == 1),
             };
             self.hosts[hosts[i] as usize].connect(&end, &self.transport, congestion)?;

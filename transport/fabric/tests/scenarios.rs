@@ -116,7 +116,7 @@ fn a_scenario_with_everything_becomes_a_run() {
     assert_eq!(setup.groups, ["incast", "background", "flows"]);
     let listed: Vec<_> = setup.flows.iter().filter(|f| f.group == 2).collect();
     assert_eq!((listed[1].op, listed[1].class), (Op::Read, 1));
-    assert!(listed[0].congestion.is_some() && listed[1].congestion.is_none());
+    assert!(listed[0].rate_limit.is_some() && listed[1].rate_limit.is_none());
     let report = Simulation::new(setup).unwrap().run();
     assert!(report.census.is_conserved() && report.contents_right);
     assert!(report.summary.completed > 10, "{:?}", report.summary);

@@ -1,13 +1,14 @@
 //! From a scenario to a [`Setup`]: every value is held against its limits here.
 
-use xroce_engine::EngineConfig;
+use xroce_engine::{CnpScope, EngineConfig, NotifyConfig};
 use xroce_net::sim::Rng;
+use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
 use super::congestion;
 use super::error::{Problem, within};
 use super::workload::Ground;
-use super::{EcmpName, FaultName, FaultSpec, MarkName, Scenario};
+use super::{CnpScopeName, EcmpName, FaultName, FaultSpec, MarkName, Scenario};
 use crate::buffer::{BufferConfig, Xoff};
 use crate::egress::Weights;
 use crate::flow::{Class, Flow, Transport};
@@ -137,6 +138,7 @@ impl Scenario {
         let paused = within("host.nic_paused_queue", h.nic_paused_queue, (queue, 65_536))?;
         let mtu = path_mtu(self.transport.path_mtu)?.bytes() + HEADERS;
         let second = Time::from_ms(1000);
+        let cnp_interval = within("host.cnp_interval", h.cnp_interval, (Time::ZERO, second))?;
         Ok(HostConfig {
             nic: NicConfig {
                 queue,
@@ -146,6 +148,15 @@ impl Scenario {
             },
             engine: EngineConfig {
                 quantum: within("host.quantum", h.quantum, (1, 64))?,
+                notify: NotifyConfig {
+                    min_time_between_cnps: Duration::from_nanos(cnp_interval.ps() / 1000),
+                    scope: match h.cnp_scope {
+                        CnpScopeName::Qp => CnpScope::Qp,
+                        CnpScopeName::Destination => CnpScope::Destination,
+                        CnpScopeName::Port => CnpScope::Port,
+                    },
+                    ..NotifyConfig::default()
+                },
                 ..EngineConfig::default()
             },
             delay: within("host.delay", h.delay, (Time::ZERO, second))?,

@@ -1,7 +1,6 @@
 //! `[congestion]` and `recovery`: from names to what a queue pair takes.
 //!
-//! To add an algorithm: a name in [`ALGORITHMS`] and an arm in [`control`], with a line per
-//! parameter.
+//! Algorithms and their parameters have the names of `CongestionControl::by_name`.
 
 use xroce_proto::cc::{CongestionControl, Fixed, Rate};
 
@@ -10,7 +9,15 @@ use crate::flow::Recovery;
 use crate::units::BitRate;
 
 /// Names that `congestion.algorithm` may have.
-pub const ALGORITHMS: [&str; 2] = ["none", "fixed"];
+pub const ALGORITHMS: [&str; 7] = [
+    "none",
+    "fixed",
+    "dcqcn",
+    "dcqcn-strawman",
+    "dcqcn-mlx5",
+    "swift",
+    "nscc",
+];
 
 /// Names that `transport.recovery` may have.
 pub const RECOVERIES: [&str; 1] = ["go-back-n"];
@@ -19,7 +26,7 @@ pub const RECOVERIES: [&str; 1] = ["go-back-n"];
 ///
 /// # Errors
 /// A name or value that is not known.
-pub(crate) fn control(table: &toml::Table, _line: BitRate) -> Result<CongestionControl, Problem> {
+pub(crate) fn control(table: &toml::Table, line: BitRate) -> Result<CongestionControl, Problem> {
     let mut keys = Keys::new("congestion", table);
     let algorithm = keys.text("algorithm")?.unwrap_or("none");
     let window = xroce_proto::params::WINDOW_PSNS_DEFAULT;
@@ -32,6 +39,11 @@ pub(crate) fn control(table: &toml::Table, _line: BitRate) -> Result<CongestionC
             let rate = keys.rate("rate")?.map_or(Rate::UNLIMITED, to_rate);
             let window = keys.integer("window", (1, 1 << 22))?.unwrap_or(window);
             CongestionControl::Fixed(Fixed::new(rate, window))
+        }
+        given if ALGORITHMS.contains(&given) => {
+            let params = keys.rest()?;
+            CongestionControl::by_name(given, to_rate(line), &params)
+                .map_err(|e| Problem::at("congestion", e.to_string()))?
         }
         given => {
             let what = unknown("algorithm", given, &ALGORITHMS);
@@ -61,7 +73,7 @@ pub(crate) fn to_rate(rate: BitRate) -> Rate {
 pub(crate) struct Keys<'a> {
     name: &'static str,
     table: &'a toml::Table,
-    taken: Vec<&'static str>,
+    taken: Vec<&'a str>,
 }
 
 impl<'a> Keys<'a> {
@@ -125,6 +137,22 @@ impl<'a> Keys<'a> {
         })
     }
 
+    /// All numbers that nobody took.
+    fn rest(&mut self) -> Result<Vec<(&'a str, u64)>, Problem> {
+        let mut rest = Vec::new();
+        for (key, value) in self.table {
+            if self.taken.contains(&key.as_str()) {
+                continue;
+            }
+            let number = value.as_integer().and_then(|n| u64::try_from(n).ok());
+            let number =
+                number.ok_or_else(|| self.wrong(key, value, "a whole number from 0 on"))?;
+            rest.push((key.as_str(), number));
+        }
+        self.taken.extend(rest.iter().map(|(key, _)| *key));
+        Ok(rest)
+    }
+
     /// # Errors
     /// A key that nobody took.
     pub(crate) fn finish(self) -> Result<(), Problem> {
@@ -160,6 +188,8 @@ mod tests {
             (Rate::bits_per_second(2_500_000_000), 7)
         );
         assert_eq!(of("").unwrap().rate(), Rate::UNLIMITED);
+        let slow = of("algorithm = 'dcqcn-mlx5'\nrpg_max_rate = 10000").unwrap();
+        assert_eq!(slow.rate(), Rate::bits_per_second(10_000_000_000));
     }
 
     #[test]
@@ -173,6 +203,9 @@ mod tests {
             ("algorithm = 'fixed'\nrate = '1Q'", "\"40G\""),
             ("algorithm = 'fixed'\nwindow = 0", "1 to 4194304"),
             ("algorithm = 7", "a name in quotes"),
+            ("algorithm = 'dcqcn'\nrpg_gd = 9", "10 to 15"),
+            ("algorithm = 'dcqcn'\nrpg_gdd = 11", "rpg_gd,"),
+            ("algorithm = 'swift'\nbeta = 'x'", "a whole number"),
         ] {
             let error = of(text).unwrap_err();
             assert!(error.contains(says), "{error}");

@@ -210,6 +210,10 @@ pub struct HostSpec {
     pub rx_ring: usize,
     /// Frames a queue pair sends before the next has its turn.
     pub quantum: usize,
+    /// Least time between two congestion notifications.
+    pub cnp_interval: Time,
+    /// For what it is counted.
+    pub cnp_scope: CnpScopeName,
     /// From the arrival of a frame until the engine sees it.
     pub delay: Time,
     /// The engine looks for arrivals no more often.
@@ -226,11 +230,25 @@ impl Default for HostSpec {
             nic_paused_queue: nic.paused_queue,
             rx_ring: nic.rx_ring,
             quantum: 1,
+            cnp_interval: Time::from_us(50),
+            cnp_scope: CnpScopeName::Qp,
             delay: Time::ZERO,
             poll_interval: Time::ZERO,
             dscp: BTreeMap::new(),
         }
     }
+}
+
+/// Names of [`CnpScope`](xroce_engine::CnpScope).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CnpScopeName {
+    /// Each queue pair.
+    Qp,
+    /// All queue pairs with one peer.
+    Destination,
+    /// The host.
+    Port,
 }
 
 /// `[transport]`.

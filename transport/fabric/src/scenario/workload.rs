@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 use xroce_net::sim::Rng;
-use xroce_proto::cc::{CongestionControl, Fixed};
 
 use super::congestion::to_rate;
 use super::error::{Problem, within};
@@ -182,7 +181,7 @@ pub struct ListedFlow {
     pub op: Option<OpName>,
     /// Class, instead of the workload's.
     pub class: Option<String>,
-    /// A fixed rate, instead of congestion control.
+    /// No faster than this, whatever congestion control says.
     pub rate_limit: Option<BitRate>,
 }
 
@@ -506,13 +505,11 @@ impl Maker<'_> {
                 Some(name) => class(&key("class"), Some(name), &self.ground.classes)?,
                 None => self.template.class,
             };
-            let window = xroce_proto::params::WINDOW_PSNS_DEFAULT;
-            let limit = flow.rate_limit.map(|r| Fixed::new(to_rate(r), window));
             self.add(src, dst, bytes, flow.start);
             if let Some(made) = self.flows.last_mut() {
                 made.class = class;
                 made.op = flow.op.map_or(made.op, Into::into);
-                made.congestion = limit.map(CongestionControl::Fixed);
+                made.rate_limit = flow.rate_limit.map(to_rate);
             }
         }
         Ok(())
