@@ -17,6 +17,8 @@ use crate::fabric::Route;
 const PSNS: [u32; 2] = [0x00ff_fff0, 0x00ff_fff8];
 /// `wr_id` of a receive has this bit.
 pub(super) const RECV_BIT: u64 = 1 << 20;
+/// `wr_id` of the message that closes a program of UC.
+const BARRIER: u64 = 1 << 21;
 /// Q_Key of datagrams.
 const QKEY: u32 = 0x1111_1111;
 /// Longest wait for a completion that must come.
@@ -141,6 +143,9 @@ pub(super) fn run(
         if run.failed.is_some() {
             break;
         }
+    }
+    if program.kind == Kind::Connected(Service::Uc) && program.fault.is_none() {
+        run.barrier(ends)?;
     }
     run.conclude(ends)?;
     Ok(run.outcome)
@@ -389,6 +394,42 @@ impl Run<'_> {
             imm: wc.imm,
             inv: wc.inv.map(|key| Some(key) == wanted),
         }
+    }
+
+    /// UC tells nobody when a WRITE has arrived: an empty message behind it does.
+    fn barrier(&mut self, ends: &mut [&mut dyn End; 2]) -> Result<()> {
+        for from in [0, 1] {
+            let to = 1 - from;
+            if self.failed.is_some() || self.posted[to] != 0 {
+                continue;
+            }
+            let recv = Recv {
+                wr: BARRIER,
+                pieces: Vec::new(),
+                count: 1,
+                stride: 0,
+            };
+            ends[to].recv(self.sides[to].qp, &recv)?;
+            let send = Send::new(BARRIER, Op::Send);
+            ends[from].send(self.sides[from].qp, &send)?;
+            for end in ends.iter_mut() {
+                end.settle()?;
+            }
+            let polls = [
+                (from, self.sides[from].send_cq),
+                (to, self.sides[to].recv_cq),
+            ];
+            for (at, cq) in polls {
+                if ends[at].poll(cq, 1, 64, WAIT)?.is_empty() {
+                    return Err(NotDone {
+                        end: at,
+                        number: BARRIER,
+                    }
+                    .into());
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What is there at the end: late completions, memory, states.
