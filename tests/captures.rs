@@ -206,6 +206,9 @@ fn touch(p: &Packet<'_>) -> usize {
         p.deth().is_some(),
         p.xrceth().is_some(),
         p.feth().is_some(),
+        p.meth().is_some(),
+        p.seth().is_some(),
+        p.peth().is_some(),
     ];
     let bits = headers
         .into_iter()

@@ -25,12 +25,15 @@ use xroce_net::sim::{Impairment, SimPort, Verdict};
 use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::counters::{CounterInfo, Counters};
 use xroce_proto::qp::{QpAttr, QpState, QpType};
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::wr::{Data, SendFlags, SendOp, SendWr};
+use xroce_wire::ext::Meth;
 use xroce_wire::frame::Frame;
 use xroce_wire::newtypes::{LKey, MacAddr, PathMtu, Psn, QKey, Qpn, RKey, VlanTci};
 use xroce_wire::opcode::{Opcode, Operation};
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
+use xroce_wire::reth::Reth;
 use xroce_wire::template::{Emit, HeaderTemplate, Lower};
 
 const MTU: PathMtu = PathMtu::Mtu1024;
@@ -140,6 +143,10 @@ fn frame_of(path: &AddressVector, opcode: Opcode, to: Qpn, payload_len: usize) -
         payload_len,
     };
     let mut out = template.start(&mut frame, &emit).unwrap();
+    if opcode.info().is_extension() {
+        out.meth(&Meth::default());
+        out.reth(&Reth::default());
+    }
     out.payload_mut().fill(0);
     let len = out.finish();
     frame.truncate(len);
@@ -223,6 +230,62 @@ fn marks(sum: &mut Sum) {
     for _ in 0..8 {
         write(&mut world, qpns[0], None);
     }
+    sum.after(world, qpns);
+}
+
+/// A pair that has agreed to selective retransmission; the second host's range and store are small.
+fn selective_pair() -> (World, [Qpn; 2]) {
+    let mut world = World::new(1, Impairment::delay(1000), Impairment::delay(1000));
+    let qpns = [0, 1].map(|host| world.create_qp(host, |_| {}));
+    world.bring_up(qpns, MTU, [1, 1], |host, attr| {
+        fast(attr);
+        if attr.state == Some(QpState::Rtr) {
+            let mut params = SelectiveParams::default();
+            if host == 1 {
+                (params.range, params.window, params.store) = (128, 128, 1);
+            }
+            attr.reliability = Some(Reliability::Selective(params));
+        }
+    });
+    // A round trip is measured.
+    send(&mut world, qpns, 64);
+    world.idle(MS);
+    (world, qpns)
+}
+
+fn selective(sum: &mut Sum) {
+    // The first of five messages is lost, and there is room for one of the others; then the last
+    // packet of all, so that a probe asks.
+    let (mut world, qpns) = selective_pair();
+    lose_one(&world, false, Operation::Send);
+    for _ in 0..5 {
+        send(&mut world, qpns, 64);
+    }
+    world.idle(MS);
+    lose_one(&world, false, Operation::Send);
+    send(&mut world, qpns, 64);
+    sum.after(world, qpns);
+    // A packet of a long WRITE is lost, and many messages behind it.
+    let (mut world, qpns) = selective_pair();
+    lose_one(&world, false, Operation::Write);
+    let [left, right] = &mut world.hosts;
+    let (va, rkey) = (right.va(0), right.mr.rkey);
+    left.post_send(qpns[0], 8, SendOp::Write { va, rkey }, &[left.sge(0, 9000)]);
+    for _ in 0..200 {
+        write(&mut world, qpns[0], None);
+    }
+    sum.after(world, qpns);
+    // Everything arrives and nothing is heard of it for a while.
+    let (mut world, qpns) = selective_pair();
+    let now = world.net.now();
+    world.net.add_blackhole(world.link.back, now, now + MS / 2);
+    send(&mut world, qpns, 64);
+    sum.after(world, qpns);
+    // Only one side was told to.
+    let (mut world, qpns) = pair(|_| {});
+    let path = world.hosts[0].path_to(&world.hosts[1]);
+    let frame = frame_of(&path, Opcode::ExtWriteOnly, qpns[1], 4);
+    inject(&mut world, &frame);
     sum.after(world, qpns);
 }
 
@@ -385,6 +448,7 @@ fn every_counter_moves() {
     let mut sum = Sum::default();
     losses(&mut sum);
     marks(&mut sum);
+    selective(&mut sum);
     refusals(&mut sum);
     strangers(&mut sum);
     datagrams(&mut sum);
@@ -398,7 +462,8 @@ fn every_counter_moves() {
         + c.retransmits_seq_nak
         + c.retransmits_implied_nak
         + c.retransmits_rnr
-        + c.retransmits_solicit;
+        + c.retransmits_solicit
+        + c.retransmits_selective;
     assert_eq!(c.retransmits, again);
     let naks = c.invalid_request_naks_in + c.access_naks_in + c.operational_naks_in;
     assert_eq!(c.fatal_naks_in, naks);
@@ -465,8 +530,9 @@ prints all of them, with `--json` under these names; `Engine::qp_counters`, `sta
 Besides counters a queue pair has a histogram of round-trip times (`Engine::qp_rtt`): one packet in
 flight is timed, from being sent to its acknowledgement, if it asks for one and was sent once; a
 READ to its first response. Steps of 64 ns up to 512 ns, then eight buckets per power of two, up to
-68 s. And it has gauges (`Engine::qp_gauges`): window, rate, packets in flight, sends posted, READs
-in progress. The engine remembers the 16 addresses from which most packets failed the ICRC check
+68 s. A selective queue pair times every packet that an ACK or SACK was made for. And it has gauges
+(`Engine::qp_gauges`): window, rate, packets in flight, sends posted, READs in progress, smoothed
+round-trip time and its deviation, packets received before their turn. The engine remembers the 16 addresses from which most packets failed the ICRC check
 (`Engine::icrc_failures`).
 "
     .to_owned();

@@ -60,7 +60,7 @@ fn sizes_are_as_pinned() {
     Frame             72
     Packet            48
     PacketBuf         56
-    OpcodeInfo        18
+    OpcodeInfo        22
     Rx                56
     UdpMeta           38
     TxMeta            17

@@ -8,13 +8,15 @@
 mod common;
 mod counting;
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
 
 use common::Host;
 use counting::allocations;
-use xroce_net::datapath::Datapath;
-use xroce_net::sim::{LoopConfig, SimNet, loop_pair};
+use xroce_net::datapath::{Caps, Datapath, PortStats, Rx, TxMeta};
+use xroce_net::sim::{LoopConfig, LoopPort, SimNet, loop_pair};
 use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::SendOp;
@@ -35,7 +37,7 @@ fn hosts<D: Datapath>(ports: (D, D)) -> [Host<D>; 2] {
     ]
 }
 
-fn connect<D: Datapath>(hosts: &mut [Host<D>; 2]) -> [Qpn; 2] {
+fn connect<D: Datapath>(hosts: &mut [Host<D>; 2], reliability: Reliability) -> [Qpn; 2] {
     let qpns = [0, 1].map(|i: usize| {
         let host = &mut hosts[i];
         let init = QpInit::rc(host.pd, host.cq, host.cq);
@@ -44,9 +46,11 @@ fn connect<D: Datapath>(hosts: &mut [Host<D>; 2]) -> [Qpn; 2] {
     for i in [0, 1] {
         let path = hosts[i].path_to(&hosts[1 - i]);
         let engine = &mut hosts[i].engine;
+        let mut rtr = QpAttr::rtr(path, MTU, qpns[1 - i], Psn::new(0xff_fff0));
+        rtr.reliability = Some(reliability);
         for attr in [
             QpAttr::init(common::ALL_ACCESS),
-            QpAttr::rtr(path, MTU, qpns[1 - i], Psn::new(0xff_fff0)),
+            rtr,
             QpAttr::rts(Psn::new(0xff_fff0)),
         ] {
             engine.modify_qp(qpns[i], &attr).unwrap();
@@ -109,16 +113,16 @@ fn exchange<D: Datapath>(hosts: &mut [Host<D>; 2], qpns: [Qpn; 2], now: &mut u64
     }
 }
 
-fn no_allocation_over<D: Datapath>(what: &str, ports: (D, D)) {
+fn no_allocation_over<D: Datapath>(what: &str, ports: (D, D), reliability: Reliability) {
     const MESSAGES: u64 = 100_000;
     let mut hosts = hosts(ports);
-    let qpns = connect(&mut hosts);
+    let qpns = connect(&mut hosts, reliability);
     let mut now = 0;
     exchange(&mut hosts, qpns, &mut now, 1000);
     let asked = allocations(|| exchange(&mut hosts, qpns, &mut now, MESSAGES));
     // Not `println!`: the number is to be seen although the test passes.
     let line = format!("no_alloc: {asked} allocations for {MESSAGES} messages over {what}");
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{line}");
     assert_eq!(asked, 0, "{what}");
 }
 
@@ -136,10 +140,76 @@ fn the_counter_counts() {
 
 #[test]
 fn two_engines_back_to_back() {
-    no_allocation_over("loop_pair", loop_pair(&LoopConfig::default()));
+    let ports = loop_pair(&LoopConfig::default());
+    no_allocation_over("loop_pair", ports, Reliability::GoBackN);
 }
 
 #[test]
 fn two_engines_on_a_simulated_wire() {
-    no_allocation_over("SimNet::direct", SimNet::direct());
+    no_allocation_over("SimNet::direct", SimNet::direct(), Reliability::GoBackN);
+}
+
+#[test]
+fn two_selective_engines_back_to_back() {
+    let ports = loop_pair(&LoopConfig::default());
+    no_allocation_over("loop_pair, selective", ports, selective());
+}
+
+fn selective() -> Reliability {
+    Reliability::Selective(SelectiveParams::default())
+}
+
+/// A port of which every 40th frame gets lost.
+struct Lossy(LoopPort, u32);
+
+impl Datapath for Lossy {
+    fn caps(&self) -> &Caps {
+        self.0.caps()
+    }
+
+    fn rx_burst(&mut self, budget: usize, each: &mut impl FnMut(Rx<'_>)) -> io::Result<usize> {
+        self.0.rx_burst(budget, each)
+    }
+
+    fn tx_begin(&mut self) -> Option<&mut [u8]> {
+        self.0.tx_begin()
+    }
+
+    fn tx_commit(&mut self, meta: &TxMeta, len: usize) {
+        self.1 += 1;
+        if !self.1.is_multiple_of(40) {
+            self.0.tx_commit(meta, len);
+        }
+    }
+
+    fn tx_flush(&mut self) -> io::Result<()> {
+        self.0.tx_flush()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.wait(timeout)
+    }
+
+    fn stats(&mut self) -> PortStats {
+        self.0.stats()
+    }
+}
+
+/// Holes, packets stored and placed before their turn, SACKs, everything sent again.
+#[test]
+fn two_selective_engines_that_lose_frames() {
+    const MESSAGES: u64 = 20_000;
+    let (a, b) = loop_pair(&LoopConfig::default());
+    let mut hosts = hosts((Lossy(a, 0), Lossy(b, 0)));
+    let qpns = connect(&mut hosts, selective());
+    let mut now = 0;
+    exchange(&mut hosts, qpns, &mut now, 1000);
+    let asked = allocations(|| exchange(&mut hosts, qpns, &mut now, MESSAGES));
+    let [left, right] = [0, 1].map(|i| hosts[i].engine.qp_counters(qpns[i]).unwrap());
+    assert!(
+        right.placed_early > 100 && right.out_of_sequence > 1000,
+        "{right:?}"
+    );
+    assert!(left.retransmits_selective > 1000, "{left:?}");
+    assert_eq!(asked, 0);
 }

@@ -193,13 +193,13 @@ impl Line<'_> {
 }
 
 /// Whether Wireshark 4.0 knows this opcode: it lists CNP as 128 and the operations of IBTA 1.5
-/// not at all, and it does not take XRC apart.
+/// not at all, it does not take XRC apart, and knows no extensions.
 fn known_to_tshark(opcode: Opcode) -> bool {
     let newer = matches!(
         opcode,
         Opcode::Cnp | Opcode::RcFlush | Opcode::RcAtomicWrite
     );
-    !newer && opcode.info().service != Service::Xrc
+    !newer && !matches!(opcode.info().service, Service::Xrc | Service::Ext)
 }
 
 #[test]

@@ -450,9 +450,12 @@ impl Churn {
                     .find(|l| l.qpns[i] == qpn && !l.over);
                 let life = life.unwrap_or_else(|| panic!("{event:?} of a QP that is gone"));
                 let natural = matches!(event, Event::CommEst | Event::SqDrained);
+                let engine = &self.world.hosts[i].engine;
+                let why = engine.failure(qpn).map(|f| f.to_string());
                 assert!(
                     life.doomed || natural,
-                    "{event:?} of {qpn:?}, which is well"
+                    "{event:?} of {qpn:?}, which is well: {why:?}, {:?}",
+                    engine.qp_state(qpn)
                 );
             }
         }

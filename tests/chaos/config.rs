@@ -4,6 +4,7 @@ use xroce_engine::{CnpScope, EngineConfig, NotifyConfig, TrafficClasses};
 use xroce_net::datapath::Link;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::cc::{CongestionControl, Fixed, Rate};
+use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{PathMtu, VlanTci};
 
@@ -24,6 +25,7 @@ pub(crate) struct PairConfig {
     pub(crate) max_rd_atomic: [u8; 2],
     pub(crate) limits: [Limits; 2],
     pub(crate) fates: [Fate; 2],
+    pub(crate) reliability: Reliability,
 }
 
 /// A whole run.
@@ -200,6 +202,38 @@ fn pair(rng: &mut Rng, round_trip: u64) -> PairConfig {
         max_rd_atomic: [0, 1].map(|_| pick(rng, &[1, 1, 2, 4, 16])),
         limits: [0, 1].map(|_| limits(rng, mtu)),
         fates: [Fate::Sound; 2],
+        reliability: Reliability::GoBackN,
+    }
+}
+
+/// The same work, but most pairs have agreed to selective retransmission, and frames are overtaken
+/// by up to 64 others.
+pub(crate) fn selective(rng: &mut Rng, make: fn(&mut Rng) -> Config) -> Config {
+    let mut config = make(rng);
+    for wire in &mut config.wires {
+        if wire.reorder_ppm != 0 && rng.below(2) == 0 {
+            wire.reorder_positions = 64;
+        }
+    }
+    for pair in &mut config.pairs {
+        pair.reliability = match rng.below(8) {
+            0 => Reliability::GoBackN,
+            1 => Reliability::Adaptive(AdaptiveParams::default()),
+            _ => Reliability::Selective(selective_params(rng)),
+        };
+    }
+    config
+}
+
+fn selective_params(rng: &mut Rng) -> SelectiveParams {
+    let range = pick(rng, &[128, 256, 1024, 4096]);
+    SelectiveParams {
+        range,
+        window: pick(rng, &[1, 2, 8, 30, 128]),
+        tolerance: pick(rng, &[1, 3, 64, 64]),
+        store: pick(rng, &[1, 4, 64, 128]),
+        rto_low: Duration::from_micros(pick(rng, &[100, 100, 20])),
+        rto_high: Duration::from_micros(pick(rng, &[320, 320, 50])),
     }
 }
 

@@ -21,6 +21,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use run::Totals;
+use xroce_net::sim::Rng;
 
 const SEEDS_DEFAULT: u64 = 200;
 
@@ -65,7 +66,11 @@ fn for_seeds(what: &str, run: impl Fn(u64, bool) -> Totals + Sync) {
     // Not `println!`: the seeds are to be seen although the test passes.
     let line = format!("chaos: {what}: seeds {first}..{end}: {totals:?}");
     let _ = writeln!(std::io::stderr(), "{line}");
-    if seeds >= SEEDS_DEFAULT && what == "churn" {
+    if seeds >= SEEDS_DEFAULT && what.starts_with("selective") {
+        let t = totals;
+        let seen = [t.sacks, t.selective, t.tail_probes, t.placed_early];
+        assert!(seen.iter().all(|&n| n > 1000), "too tame: {t:?}");
+    } else if seeds >= SEEDS_DEFAULT && what == "churn" {
         assert!(
             totals.deaths > seeds && totals.messages > 50 * seeds,
             "too tame: {totals:?}"
@@ -94,6 +99,22 @@ fn random_workloads_over_a_random_network() {
 fn random_workloads_with_one_faulty_request() {
     for_seeds("faults", |seed, verbose| {
         run::run(seed, config::faulty, verbose)
+    });
+}
+
+#[test]
+fn random_workloads_with_selective_retransmission() {
+    for_seeds("selective workloads", |seed, verbose| {
+        let make = |rng: &mut Rng| config::selective(rng, config::sound);
+        run::run(seed, make, verbose)
+    });
+}
+
+#[test]
+fn random_workloads_with_selective_retransmission_and_one_faulty_request() {
+    for_seeds("selective faults", |seed, verbose| {
+        let make = |rng: &mut Rng| config::selective(rng, config::faulty);
+        run::run(seed, make, verbose)
     });
 }
 

@@ -70,6 +70,11 @@ pub(crate) struct Totals {
     pub(crate) duplicates: u64,
     pub(crate) icrc_errors: u64,
     pub(crate) deaths: u64,
+    pub(crate) selective: u64,
+    pub(crate) sacks: u64,
+    pub(crate) tail_probes: u64,
+    pub(crate) placed_early: u64,
+    pub(crate) spurious: u64,
 }
 
 impl AddAssign for Totals {
@@ -84,6 +89,11 @@ impl AddAssign for Totals {
         self.duplicates += more.duplicates;
         self.icrc_errors += more.icrc_errors;
         self.deaths += more.deaths;
+        self.selective += more.selective;
+        self.sacks += more.sacks;
+        self.tail_probes += more.tail_probes;
+        self.placed_early += more.placed_early;
+        self.spurious += more.spurious;
     }
 }
 
@@ -131,6 +141,7 @@ pub(crate) fn run(seed: u64, make: impl Fn(&mut Rng) -> Config, verbose: bool) -
                 qpns,
                 mtu: pair.mtu,
                 window: pair.most_in_flight(),
+                reliability: pair.reliability,
                 next: Psn::new(pair.psns[from]),
                 una: Psn::new(pair.psns[from]),
                 msn: 0,
@@ -189,6 +200,7 @@ fn connect(world: &mut World, pair: &PairConfig) -> [Qpn; 2] {
         if attr.state == Some(QpState::Rtr) {
             attr.max_dest_rd_atomic = Some(pair.max_rd_atomic[1 - host]);
             attr.min_rnr_timer = RnrTimer::new(pair.rnr_timer);
+            attr.reliability = Some(pair.reliability);
         }
         if attr.state == Some(QpState::Rts) {
             attr.max_rd_atomic = Some(pair.max_rd_atomic[host]);
@@ -424,6 +436,11 @@ impl Run {
                 implied_naks: counters.implied_naks,
                 rnr_naks: counters.rnr_naks_in,
                 duplicates: counters.duplicates,
+                selective: counters.retransmits_selective,
+                sacks: counters.sacks_in,
+                tail_probes: counters.tail_probes,
+                placed_early: counters.placed_early,
+                spurious: counters.spurious_retransmits,
                 ..Totals::default()
             };
         }

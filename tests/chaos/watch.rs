@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use xroce_net::datapath::Link;
 use xroce_net::sim::{Fate, LinkId, TapEvent};
+use xroce_proto::recovery::Reliability;
+use xroce_wire::ext::Seth;
 use xroce_wire::frame::{Frame, UdpMeta};
 use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
 use xroce_wire::opcode::Operation;
@@ -22,6 +24,7 @@ pub(crate) struct Flow {
     pub(crate) qpns: [Qpn; 2],
     pub(crate) mtu: PathMtu,
     pub(crate) window: u32,
+    pub(crate) reliability: Reliability,
     /// PSN of the next new request packet.
     pub(crate) next: Psn,
     /// No response beyond this PSN has reached the requester.
@@ -89,6 +92,11 @@ impl Watch {
         let Some(flow) = self.flows.iter_mut().find(mine) else {
             return;
         };
+        assert!(
+            !sent || !pkt.info().is_extension() || flow.range().is_some(),
+            "not agreed: {}, {flow:?}",
+            packet_text(&pkt)
+        );
         match (pkt.info().is_request, sent) {
             (true, true) => flow.request(&pkt),
             (false, true) => flow.response(&pkt),
@@ -99,9 +107,23 @@ impl Watch {
 }
 
 impl Flow {
+    /// PSNs that may be outstanding, if extensions were agreed on.
+    fn range(&self) -> Option<u32> {
+        match self.reliability {
+            Reliability::Selective(params) => Some(params.range),
+            _ => None,
+        }
+    }
+
     /// New packets take the next PSN and keep within the window; all others are old ones.
     fn request(&mut self, pkt: &Packet<'_>) {
         let ahead = self.next.distance_to(pkt.psn());
+        let is_probe = pkt.peth().is_some();
+        assert!(
+            !is_probe || ahead < 0,
+            "nothing to ask for: {}, {self:?}",
+            packet_text(pkt)
+        );
         assert!(
             ahead <= 0,
             "a PSN was left out: {}, {self:?}",
@@ -111,8 +133,9 @@ impl Flow {
             return;
         }
         let in_flight = self.una.distance_to(pkt.psn());
+        let most = self.range().unwrap_or(self.window);
         assert!(
-            in_flight < i32::try_from(self.window).unwrap(),
+            in_flight < i32::try_from(most).unwrap(),
             "{in_flight} in flight: {}, {self:?}",
             packet_text(pkt)
         );
@@ -125,6 +148,9 @@ impl Flow {
 
     /// Nothing is acknowledged that was never sent, and the MSN never goes back.
     fn response(&mut self, pkt: &Packet<'_>) {
+        if let Some(seth) = pkt.seth() {
+            self.sack(pkt, &seth);
+        }
         let Some(aeth) = pkt.aeth() else { return };
         let is_ack = matches!(aeth.syndrome, Syndrome::Ack { .. });
         assert!(
@@ -139,6 +165,19 @@ impl Flow {
             packet_text(pkt)
         );
         self.msn = msn;
+    }
+
+    /// The same of a selective acknowledgement, which never says that the next PSN has arrived.
+    fn sack(&self, pkt: &Packet<'_>, seth: &Seth) {
+        let bits = (0..64).filter(|i| seth.bitmap >> i & 1 != 0);
+        let told = bits.map(|i| seth.base().add(i));
+        for psn in told.chain([seth.cack_psn]) {
+            assert!(
+                psn.is_before(self.next) && psn != seth.cack_psn.add(1),
+                "acknowledged before it was sent: {}, {self:?}",
+                packet_text(pkt)
+            );
+        }
     }
 
     fn arrived(&mut self, pkt: &Packet<'_>) {

@@ -102,6 +102,14 @@ pub fn packet_text(pkt: &Packet<'_>) -> String {
     if let Some(a) = pkt.aeth() {
         let _ = write!(s, " {:?} msn {}", a.syndrome, a.msn.value());
     }
+    if let Some(seth) = pkt.seth() {
+        let (cack, base) = (seth.cack_psn.value(), seth.base().value());
+        let _ = write!(s, " {:?} cack {cack:06x}", seth.cause);
+        let _ = write!(s, " from {base:06x}: {:#x}", seth.bitmap);
+    }
+    if let Some(meth) = pkt.meth() {
+        let _ = write!(s, " msn {}", meth.msn);
+    }
     if !pkt.payload().is_empty() {
         let _ = write!(s, " [{}]", pkt.payload().len());
     }

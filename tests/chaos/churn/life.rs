@@ -6,6 +6,7 @@ use std::fmt;
 use xroce_engine::{EngineError, Mr, MwId, MwType, ObjectError, Rereg};
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
+use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, SendFlags, SendOp, SendWr};
 use xroce_wire::newtypes::{Psn, QKey, Qpn, RKey, Va};
@@ -167,6 +168,12 @@ impl Churn {
 
     fn raise(&mut self, kind: QpType, qpns: [Qpn; 2]) {
         let psns = [0, 0].map(|_: u32| self.rng.below(1 << 24) as u32);
+        // The first PSN decides, as it is as random as anything.
+        let reliability = match psns[0] % 3 {
+            0 => Reliability::Selective(SelectiveParams::default()),
+            1 => Reliability::Adaptive(AdaptiveParams::default()),
+            _ => Reliability::GoBackN,
+        };
         for i in [0, 1] {
             let path = self.world.hosts[i].path_to(&self.world.hosts[1 - i]);
             let (own, theirs) = (Psn::new(psns[i]), Psn::new(psns[1 - i]));
@@ -177,6 +184,7 @@ impl Churn {
                     (rts.timeout, rts.rnr_retry) = (Some(6), Some(7));
                     let mut rtr = QpAttr::rtr(path, self.mtu, peer, theirs);
                     rtr.min_rnr_timer = xroce_wire::syndrome::RnrTimer::new(1);
+                    rtr.reliability = Some(reliability);
                     [QpAttr::init(ALL_ACCESS), rtr, rts]
                 }
                 QpType::Uc => [

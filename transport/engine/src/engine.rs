@@ -10,6 +10,7 @@ use xroce_proto::memory::Pd;
 use xroce_proto::qp::{
     AddressHandle, CreateError, Cx, Gauges, ModifyError, Qp, QpAttr, QpInit, QpState, QpType,
 };
+use xroce_proto::recovery::Reliability;
 use xroce_proto::rtt::Histogram;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Cq, Event, Sink};
@@ -159,6 +160,9 @@ pub enum EngineError {
 /// Bytes a packet adds to its payload at most in RC: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4,
 /// ICRC 4. Atomics have longer headers and no payload.
 const RC_OVERHEAD: usize = 84;
+
+/// What a self-contained WRITE packet adds to that.
+const METH_LEN: usize = 4;
 
 /// What one poll did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -325,7 +329,9 @@ impl<D: Datapath> Engine<D> {
     /// The first rule broken, or a path MTU the link cannot carry.
     pub fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<(), EngineError> {
         if let Some(mtu) = attr.path_mtu {
-            self.check_path_mtu(mtu)?;
+            let selective = matches!(attr.reliability, Some(Reliability::Selective(_)));
+            let more = if selective { METH_LEN } else { 0 };
+            self.check_path_mtu(mtu, RC_OVERHEAD + more)?;
         }
         let filled = self.with_pkey(attr);
         let attr = filled.as_ref().unwrap_or(attr);
@@ -346,9 +352,9 @@ impl<D: Datapath> Engine<D> {
         Ok(())
     }
 
-    fn check_path_mtu(&self, mtu: PathMtu) -> Result<(), EngineError> {
+    fn check_path_mtu(&self, mtu: PathMtu, overhead: usize) -> Result<(), EngineError> {
         let caps = self.port.caps();
-        let needed = mtu.bytes() + RC_OVERHEAD;
+        let needed = mtu.bytes() + overhead;
         if needed <= caps.mtu {
             return Ok(());
         }

@@ -95,7 +95,7 @@ counters! {
         pub acks_out: packets,
         /// Losses acted upon: times the requester went back.
         pub retries: events rxe "completer_retry_err",
-        /// Request packets sent again; the sum of the five that follow.
+        /// Request packets sent again; the sum of the six that follow.
         pub retransmits: packets,
         /// Sent again after an ACK timeout.
         pub retransmits_timeout: packets,
@@ -107,6 +107,26 @@ counters! {
         pub retransmits_rnr: packets,
         /// Sent again only to ask for an ACK.
         pub retransmits_solicit: packets,
+        /// Sent again because they alone were deemed lost.
+        pub retransmits_selective: packets,
+        /// Those of them whose first copy had arrived, as the peer says.
+        pub spurious_retransmits: packets,
+        /// SACKs received.
+        pub sacks_in: packets,
+        /// SACKs sent.
+        pub sacks_out: packets,
+        /// Times nothing came back for two round trips, so that a probe asked.
+        pub tail_probes: events,
+        /// Probes sent, for that or any other reason.
+        pub probes_out: packets,
+        /// Probes received.
+        pub probes_in: packets,
+        /// Packets ahead of the expected PSN whose payload was put in its place at once.
+        pub placed_early: packets,
+        /// Packets ahead of the expected PSN dropped because there was no room to keep them.
+        pub reorder_store_full: packets,
+        /// Packets further ahead of the expected PSN than agreed, dropped.
+        pub beyond_range: packets,
         /// ACK timeouts.
         pub timeouts: events mlx5 "local_ack_timeout_err",
         /// Losses of a response inferred from a later one.
@@ -162,6 +182,8 @@ counters! {
         /// Those of them that came from another address than the peer's, to another than the own,
         /// or in another VLAN.
         pub wrong_path: packets,
+        /// Those of them that were extension packets, which this QP has not agreed to.
+        pub unagreed_extensions: packets,
         /// Data packets that arrived marked Congestion Experienced; ACKs are none.
         pub ce_marked: packets mlx5 "np_ecn_marked_roce_packets",
         /// Congestion notifications sent for them.

@@ -12,6 +12,8 @@ pub enum Why {
     State,
     /// The opcode is of another service than the QP.
     Service,
+    /// An extension packet, and the QP has not agreed to them.
+    Extension,
     /// Not from the peer this QP is connected to.
     Peer,
     /// P_Key mismatch.

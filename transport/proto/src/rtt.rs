@@ -127,6 +127,56 @@ const fn end_of(index: usize) -> u64 {
     steps << STEP_SHIFT
 }
 
+/// Smoothed round-trip time and how far samples stray from it, as in RFC 6298.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RttEstimator {
+    /// Eight times the smoothed time, ns; 0: no sample.
+    srtt8: u64,
+    /// Four times the mean deviation, ns.
+    rttvar4: u64,
+}
+
+impl RttEstimator {
+    /// Takes a sample in.
+    pub fn sample(&mut self, time: Duration) {
+        // A sample of nothing is one, and the longest keep sums far from overflow.
+        let ns = time.as_nanos().clamp(1, 1 << 40);
+        if self.srtt8 == 0 {
+            (self.srtt8, self.rttvar4) = (ns * 8, ns * 2);
+            return;
+        }
+        let deviation = ns.abs_diff(self.srtt8 / 8);
+        self.rttvar4 = self.rttvar4 - self.rttvar4 / 4 + deviation;
+        self.srtt8 = self.srtt8 - self.srtt8 / 8 + ns;
+    }
+
+    /// The smoothed time; `None` without samples.
+    #[must_use]
+    pub const fn srtt(&self) -> Option<Duration> {
+        if self.srtt8 == 0 {
+            None
+        } else {
+            Some(Duration::from_nanos(self.srtt8 / 8))
+        }
+    }
+
+    /// The mean deviation, zero without samples.
+    #[must_use]
+    pub const fn rttvar(&self) -> Duration {
+        Duration::from_nanos(self.rttvar4 / 4)
+    }
+
+    /// What almost no round trip exceeds: the smoothed time and four deviations; `None` without
+    /// samples.
+    #[must_use]
+    pub const fn longest(&self) -> Option<Duration> {
+        match self.srtt() {
+            Some(srtt) => Some(Duration::from_nanos(srtt.as_nanos() + self.rttvar4)),
+            None => None,
+        }
+    }
+}
+
 /// The packet that is timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
@@ -171,6 +221,28 @@ mod tests {
         }
         assert_eq!(before, 1 << MAX_SHIFT);
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn the_estimate_follows_the_samples() {
+        let mut rtt = RttEstimator::default();
+        assert_eq!((rtt.srtt(), rtt.longest()), (None, None));
+        rtt.sample(Duration::from_nanos(10_000));
+        assert_eq!(rtt.srtt(), Some(Duration::from_nanos(10_000)));
+        assert_eq!(rtt.rttvar(), Duration::from_nanos(5_000));
+        assert_eq!(rtt.longest(), Some(Duration::from_nanos(30_000)));
+        rtt.sample(Duration::from_nanos(18_000));
+        assert_eq!(rtt.srtt(), Some(Duration::from_nanos(11_000)));
+        assert_eq!(rtt.rttvar(), Duration::from_nanos(5_750));
+        for _ in 0..100 {
+            rtt.sample(Duration::from_nanos(20_000));
+        }
+        let srtt = rtt.srtt().map_or(0, Duration::as_nanos);
+        assert!((19_990..=20_000).contains(&srtt), "{srtt}");
+        assert!(rtt.rttvar().as_nanos() < 100, "{rtt:?}");
+        rtt.sample(Duration::from_nanos(u64::MAX));
+        rtt.sample(Duration::ZERO);
+        assert!(rtt.longest().is_some());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | [`newtypes`] | PSN, QPN, keys, addresses: one type per quantity |
 //! | [`opcode`] | every opcode and what follows its BTH, as one table |
 //! | [`bth`], [`reth`], [`aeth`], [`atomic`], [`deth`], [`xrceth`], [`feth`], [`imm`] | one header per file |
+//! | [`ext`] | headers of extension packets, for peers that agreed |
 //! | [`syndrome`] | ACK credits, RNR timers, NAK codes |
 //! | [`eth`], [`ip`], [`udp`] | the headers below BTH |
 //! | [`frame`] | from Ethernet, IP or a UDP socket to the transport bytes, ICRC check |
@@ -21,6 +22,7 @@ pub mod atomic;
 pub mod bth;
 pub mod deth;
 pub mod eth;
+pub mod ext;
 pub mod feth;
 pub mod frame;
 pub mod icrc;

@@ -20,6 +20,9 @@ pub enum Service {
     Xrc,
     /// Congestion notification, no queue pair service of its own.
     Cnp,
+    /// Extension packets of a reliable connection whose two ends agreed on them
+    /// ([`crate::ext`]).
+    Ext,
 }
 
 /// What a packet asks for or answers.
@@ -48,6 +51,10 @@ pub enum Operation {
     AtomicWrite,
     /// Congestion notification packet.
     Cnp,
+    /// Selective acknowledgement; extension.
+    Sack,
+    /// Asks for a selective acknowledgement; extension.
+    Probe,
 }
 
 /// Place of a packet in its message.
@@ -74,23 +81,31 @@ bitflags! {
         const XRCETH = 1 << 1;
         /// FLUSH header, 4 bytes.
         const FETH = 1 << 2;
+        /// Message header of a self-contained WRITE packet, 4 bytes; extension.
+        const METH = 1 << 3;
         /// RDMA header, 16 bytes.
-        const RETH = 1 << 3;
+        const RETH = 1 << 4;
         /// Atomic header, 28 bytes.
-        const ATOMIC_ETH = 1 << 4;
+        const ATOMIC_ETH = 1 << 5;
         /// Acknowledge header, 4 bytes.
-        const AETH = 1 << 5;
+        const AETH = 1 << 6;
         /// Atomic acknowledge header, 8 bytes, follows AETH.
-        const ATOMIC_ACK = 1 << 6;
+        const ATOMIC_ACK = 1 << 7;
         /// Immediate data, 4 bytes.
-        const IMM = 1 << 7;
+        const IMM = 1 << 8;
         /// Key to invalidate, 4 bytes.
-        const IETH = 1 << 8;
+        const IETH = 1 << 9;
+        /// SACK header, 28 bytes; extension.
+        const SETH = 1 << 10;
+        /// Probe header, 16 bytes; extension.
+        const PETH = 1 << 11;
     }
 }
 
 /// Length in bytes of the header of each bit of [`Headers`], in wire order.
-const HEADER_LENS: [u8; 9] = [8, 4, 4, 16, 28, 4, 8, 4, 4];
+const HEADER_LENS: [u8; HEADERS] = [8, 4, 4, 4, 16, 28, 4, 8, 4, 4, 28, 16];
+/// How many headers there are.
+const HEADERS: usize = 12;
 /// "This opcode does not have that header" in [`OpcodeInfo::offsets`].
 const ABSENT: u8 = u8::MAX;
 
@@ -101,12 +116,15 @@ pub(crate) enum Slot {
     Deth,
     XrcEth,
     Feth,
+    Meth,
     Reth,
     AtomicEth,
     Aeth,
     AtomicAck,
     Imm,
     Ieth,
+    Seth,
+    Peth,
 }
 
 /// What there is to know about an opcode without looking at the packet.
@@ -129,7 +147,7 @@ pub struct OpcodeInfo {
     /// False in the filler rows of the table of 256.
     known: bool,
     /// Where each header begins, from the end of BTH; [`ABSENT`] without.
-    offsets: [u8; 9],
+    offsets: [u8; HEADERS],
 }
 
 impl OpcodeInfo {
@@ -140,7 +158,7 @@ impl OpcodeInfo {
         position: Position,
         headers: Headers,
     ) -> Self {
-        let mut offsets = [ABSENT; 9];
+        let mut offsets = [ABSENT; HEADERS];
         let mut len = 0;
         let mut slot = 0;
         while slot < HEADER_LENS.len() {
@@ -156,6 +174,7 @@ impl OpcodeInfo {
                 | Operation::Acknowledge
                 | Operation::AtomicAcknowledge
                 | Operation::Cnp
+                | Operation::Sack
         );
         Self {
             opcode,
@@ -238,6 +257,13 @@ impl OpcodeInfo {
         self.is_request || matches!(self.operation, Operation::ReadResponse)
     }
 
+    /// Whether only a peer that agreed may be sent it.
+    #[inline]
+    #[must_use]
+    pub const fn is_extension(&self) -> bool {
+        matches!(self.service, Service::Ext)
+    }
+
     /// Whether immediate data follows.
     #[inline]
     #[must_use]
@@ -256,7 +282,8 @@ impl OpcodeInfo {
 macro_rules! opcodes {
     ($($name:ident = $code:literal $service:ident $operation:ident $position:ident
        [$($header:ident)*] $text:literal;)*) => {
-        /// Every opcode this stack knows: RC, UC, UD, XRC and CNP (RD is implemented nowhere).
+        /// Every opcode this stack knows: RC, UC, UD, XRC, CNP (RD is implemented nowhere) and the
+        /// extensions.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Opcode {
@@ -350,6 +377,14 @@ opcodes! {
     XrcFetchAdd = 0xb4 Xrc FetchAdd Only [XRCETH ATOMIC_ETH] "XRC Fetch Add";
     XrcSendLastInvalidate = 0xb6 Xrc Send Last [XRCETH IETH] "XRC SEND Last Inv";
     XrcSendOnlyInvalidate = 0xb7 Xrc Send Only [XRCETH IETH] "XRC SEND Only Inv";
+    ExtWriteFirst = 0xc6 Ext Write First [METH RETH] "EXT RDMA WRITE First";
+    ExtWriteMiddle = 0xc7 Ext Write Middle [METH RETH] "EXT RDMA WRITE Middle";
+    ExtWriteLast = 0xc8 Ext Write Last [METH RETH] "EXT RDMA WRITE Last";
+    ExtWriteLastImm = 0xc9 Ext Write Last [METH RETH IMM] "EXT RDMA WRITE Last Imm";
+    ExtWriteOnly = 0xca Ext Write Only [METH RETH] "EXT RDMA WRITE Only";
+    ExtWriteOnlyImm = 0xcb Ext Write Only [METH RETH IMM] "EXT RDMA WRITE Only Imm";
+    ExtSack = 0xdc Ext Sack Only [SETH] "EXT SACK";
+    ExtProbe = 0xde Ext Probe Only [PETH] "EXT Probe";
 }
 
 /// By BTH byte 0; unknown opcodes have `known` false.
@@ -365,8 +400,8 @@ static TABLE: [OpcodeInfo; 256] = {
     table
 };
 
-const OPERATIONS: usize = Operation::Cnp as usize + 1;
-const SERVICES: usize = Service::Cnp as usize + 1;
+const OPERATIONS: usize = Operation::Probe as usize + 1;
+const SERVICES: usize = Service::Ext as usize + 1;
 
 /// Index into [`CHOICES`].
 const fn choice(service: Service, op: Operation, pos: Position, imm: bool, inv: bool) -> usize {

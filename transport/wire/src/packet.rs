@@ -8,6 +8,7 @@ use crate::aeth::{Aeth, AethWire};
 use crate::atomic::{AtomicAckEth, AtomicAckEthWire, AtomicEth, AtomicEthWire};
 use crate::bth::Bth;
 use crate::deth::{Deth, DethWire};
+use crate::ext::{Meth, MethWire, Peth, PethWire, Seth, SethWire};
 use crate::feth::{Feth, FethWire};
 use crate::icrc::{self, ICRC_LEN};
 use crate::imm::{Ieth, IethWire, Imm};
@@ -241,6 +242,59 @@ impl<'a> Packet<'a> {
     pub fn feth(&self) -> Option<Feth> {
         self.ext::<FethWire>(Slot::Feth).map(Feth::from)
     }
+
+    /// METH, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn meth(&self) -> Option<Meth> {
+        self.ext::<MethWire>(Slot::Meth).map(Meth::from)
+    }
+
+    /// SETH, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn seth(&self) -> Option<Seth> {
+        self.ext::<SethWire>(Slot::Seth).map(Seth::from)
+    }
+
+    /// PETH, if the opcode has one.
+    #[inline]
+    #[must_use]
+    pub fn peth(&self) -> Option<Peth> {
+        self.ext::<PethWire>(Slot::Peth).map(Peth::from)
+    }
+
+    /// Longest copy [`Packet::keep`] makes of a packet with `payload_len` bytes of payload.
+    #[must_use]
+    pub const fn kept_len(payload_len: usize) -> usize {
+        // AtomicETH behind XRCETH are the longest headers of a request.
+        Bth::LEN + 32 + payload_len + 3 + ICRC_LEN
+    }
+
+    /// Copies it so that [`Packet::parse`] reads the same from the copy later; pad and ICRC are
+    /// there but zero. Bytes written, or `None` if they do not fit.
+    #[must_use]
+    pub fn keep(&self, into: &mut [u8]) -> Option<usize> {
+        self.copy_with(self.payload, into)
+    }
+
+    /// [`Packet::keep`] without the payload.
+    #[must_use]
+    pub fn keep_head(&self, into: &mut [u8]) -> Option<usize> {
+        self.copy_with(&[], into)
+    }
+
+    fn copy_with(&self, payload: &[u8], into: &mut [u8]) -> Option<usize> {
+        let mut len = 0;
+        for part in [self.bth.as_bytes(), self.ext, payload] {
+            let end = len + part.len();
+            into.get_mut(len..end)?.copy_from_slice(part);
+            len = end;
+        }
+        let end = len + usize::from(self.pad()) + ICRC_LEN;
+        into.get_mut(len..end)?.fill(0);
+        Some(end)
+    }
 }
 
 /// A frame being written: headers up to BTH and the pad are there, extension headers and payload
@@ -354,6 +408,24 @@ impl<'f> PacketBuf<'f> {
     #[inline]
     pub fn feth(&mut self, header: &Feth) {
         self.put(Slot::Feth, &FethWire::from(header));
+    }
+
+    /// Writes the METH.
+    #[inline]
+    pub fn meth(&mut self, header: &Meth) {
+        self.put(Slot::Meth, &MethWire::from(header));
+    }
+
+    /// Writes the SETH.
+    #[inline]
+    pub fn seth(&mut self, header: &Seth) {
+        self.put(Slot::Seth, &SethWire::from(header));
+    }
+
+    /// Writes the PETH.
+    #[inline]
+    pub fn peth(&mut self, header: &Peth) {
+        self.put(Slot::Peth, &PethWire::from(header));
     }
 
     /// The payload, exactly as long as announced, with unspecified content.

@@ -197,12 +197,15 @@ fn case_5_every_opcode_and_length() {
                     more.1.is_some(),
                     more.2.is_some(),
                     more.3.is_some(),
+                    p.meth().is_some(),
                     headers.0.is_some(),
                     headers.2.is_some(),
                     headers.1.is_some(),
                     headers.3.is_some(),
                     headers.4.is_some(),
                     more.0.is_some(),
+                    p.seth().is_some(),
+                    p.peth().is_some(),
                 ];
                 let bits = found
                     .iter()
@@ -264,6 +267,16 @@ fn case_7_reserved_bits() {
         if p.feth().is_some() {
             assert_eq!(after_bth[..3], [0; 3], "{info:?}: FETH");
             assert_eq!(after_bth[3] & 0xc0, 0, "{info:?}: FETH");
+        }
+        if p.seth().is_some() {
+            assert_eq!(after_bth[0], 0, "{info:?}: SETH");
+            assert_eq!(after_bth[1] & !3, 0, "{info:?}: SETH");
+            assert_eq!(after_bth[4..13], [0; 9], "{info:?}: SETH");
+            assert_eq!(after_bth[16], 0, "{info:?}: SETH");
+        }
+        if p.peth().is_some() {
+            assert_eq!(after_bth[..4], [0; 4], "{info:?}: PETH");
+            assert_eq!(after_bth[6..16], [0; 10], "{info:?}: PETH");
         }
     }
     // Ignored on receipt: the parse is the same.

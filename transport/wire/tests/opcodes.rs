@@ -18,7 +18,10 @@ const TABLE: &str = "\
 a0 sp xrceth  a1 -p xrceth  a2 ep xrceth  a3 ep xrceth imm  a4 sep xrceth  a5 sep xrceth imm
 a6 sp xrceth reth  a7 -p xrceth  a8 ep xrceth  a9 ep xrceth imm  aa sep xrceth reth  ab sep xrceth reth imm
 ac se xrceth reth  ad sp aeth  ae -p  af ep aeth  b0 sep aeth  b1 se aeth
-b2 se aeth atomic_ack  b3 se xrceth atomic_eth  b4 se xrceth atomic_eth  b6 ep xrceth ieth  b7 sep xrceth ieth";
+b2 se aeth atomic_ack  b3 se xrceth atomic_eth  b4 se xrceth atomic_eth  b6 ep xrceth ieth  b7 sep xrceth ieth
+c6 sp meth reth  c7 -p meth reth  c8 ep meth reth  c9 ep meth reth imm
+ca sep meth reth  cb sep meth reth imm
+dc se seth  de se peth";
 
 #[test]
 fn table() {
@@ -63,6 +66,8 @@ fn header_lengths() {
     assert_eq!(len(Opcode::RcFlush), 20);
     assert_eq!(len(Opcode::UdSendOnlyImm), 12);
     assert_eq!(len(Opcode::XrcFetchAdd), 32);
+    assert_eq!(len(Opcode::ExtWriteOnlyImm), 24);
+    assert_eq!((len(Opcode::ExtSack), len(Opcode::ExtProbe)), (28, 16));
     assert_eq!(Opcode::RcWriteOnly.info().reth_offset(), Some(0));
     assert_eq!(Opcode::RcFlush.info().reth_offset(), Some(4));
     assert_eq!(Opcode::RcReadResponseMiddle.info().aeth_offset(), None);
@@ -74,8 +79,13 @@ fn requests_and_responses() {
         let info = o.info();
         let answers = matches!(
             info.operation,
-            Operation::ReadResponse | Operation::Acknowledge | Operation::AtomicAcknowledge
+            Operation::ReadResponse
+                | Operation::Acknowledge
+                | Operation::AtomicAcknowledge
+                | Operation::Sack
         );
+        let extension = matches!(*o as u8, 0xc6..=0xcb | 0xdc | 0xde);
+        assert_eq!(info.is_extension(), extension);
         assert_eq!(info.is_response(), answers);
         assert_eq!(info.is_request, !answers && *o != Opcode::Cnp);
         assert_eq!(

@@ -95,6 +95,26 @@ fn check_packet(p: &Packet<'_>, e: &Emit, ext: &Ext, t: &HeaderTemplate, o: &Tem
     assert!(p.deth().is_none_or(|h| h == ext.deth));
     assert!(p.xrceth().is_none_or(|h| h == ext.xrceth));
     assert!(p.feth().is_none_or(|h| h == ext.feth));
+    assert!(p.meth().is_none_or(|h| h == ext.meth));
+    assert!(p.seth().is_none_or(|h| h == ext.seth));
+    assert!(p.peth().is_none_or(|h| h == ext.peth));
+    check_kept(p);
+}
+
+/// A copy that is kept for later reads as the packet itself.
+fn check_kept(p: &Packet<'_>) {
+    let mut copy = vec![0xff; Packet::kept_len(p.payload().len())];
+    let len = p.keep(&mut copy).unwrap();
+    let again = Packet::parse(&copy[..len]).unwrap();
+    assert_eq!(again.bth(), p.bth());
+    assert_eq!(again.payload(), p.payload());
+    assert_eq!((again.reth(), again.meth()), (p.reth(), p.meth()));
+    assert_eq!((again.imm(), again.ieth()), (p.imm(), p.ieth()));
+    assert_eq!(p.keep(&mut copy[..len - 1]), None);
+    let len = p.keep_head(&mut copy).unwrap();
+    let head = Packet::parse(&copy[..len]).unwrap();
+    assert_eq!((head.bth(), head.reth()), (p.bth(), p.reth()));
+    assert_eq!(head.payload(), b"");
 }
 
 /// What `etherparse` reads below BTH.

@@ -8,6 +8,7 @@ use super::state::{AttrMask, QpState, QpType, rule_of};
 use crate::cc::{CongestionControl, Rate};
 use crate::memory::{Access, Pd};
 use crate::params;
+use crate::recovery::{Reliability, SelectiveParams};
 use crate::wc::{Cq, Srq};
 
 /// What is fixed when a QP is created.
@@ -170,6 +171,8 @@ pub struct QpAttr {
     pub congestion: Option<CongestionControl>,
     /// Upper limit of the rate of data, whatever the algorithm says; [`Rate::UNLIMITED`]: none.
     pub rate_limit: Option<Rate>,
+    /// How losses are repaired; go-back-N unless given. Both ends must be given the same.
+    pub reliability: Option<Reliability>,
 }
 
 impl QpAttr {
@@ -290,6 +293,7 @@ impl QpAttr {
             AttrMask::RATE_LIMIT,
             self.congestion.is_some() || self.rate_limit.is_some(),
         );
+        mask.set(AttrMask::RELIABILITY, self.reliability.is_some());
         mask
     }
 
@@ -358,7 +362,22 @@ impl QpAttr {
             0,
             rd_max,
         )?;
-        check("dest_qpn", self.dest_qpn.map(Qpn::value), 2, 0x00ff_fffe)
+        check("dest_qpn", self.dest_qpn.map(Qpn::value), 2, 0x00ff_fffe)?;
+        if let Some(Reliability::Selective(params)) = &self.reliability {
+            let (least, most) = SelectiveParams::RANGE;
+            check("reliability range", Some(params.range), least, most)?;
+            let even = params.range.next_power_of_two();
+            check("reliability range", Some(params.range), even, even)?;
+            check("reliability window", Some(params.window), 1, params.range)?;
+            check(
+                "reliability tolerance",
+                Some(params.tolerance),
+                1,
+                params.range,
+            )?;
+            check("reliability store", Some(params.store), 1, params.range)?;
+        }
+        Ok(())
     }
 }
 

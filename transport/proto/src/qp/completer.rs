@@ -4,7 +4,7 @@
 //! it only by its own responses, everything else by any response at or beyond it.
 
 use xroce_wire::aeth::Aeth;
-use xroce_wire::newtypes::Psn;
+use xroce_wire::newtypes::{Psn, Qpn};
 use xroce_wire::opcode::Operation;
 use xroce_wire::packet::Packet;
 use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
@@ -18,7 +18,7 @@ use crate::params;
 use crate::recovery::LossSignal;
 use crate::rtt::Timed;
 use crate::time::{Duration, Instant};
-use crate::wc::{Sink, WcStatus};
+use crate::wc::{Completion, Sink, WcFlags, WcOpcode, WcStatus};
 use crate::wr::SendFlags;
 
 impl Qp {
@@ -28,6 +28,10 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) {
+        if self.selective.is_some() {
+            self.selective_response(cx, pkt);
+            return;
+        }
         let psn = pkt.psn();
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
         if !psn.is_within(self.tx.una_psn, outstanding) {
@@ -78,7 +82,7 @@ impl Qp {
     }
 
     #[cold]
-    fn fatal_nak(&mut self, code: NakCode) -> WcStatus {
+    pub(super) fn fatal_nak(&mut self, code: NakCode) -> WcStatus {
         let counters = &mut self.counters;
         let status = match code {
             NakCode::InvalidRequest => {
@@ -182,7 +186,7 @@ impl Qp {
         self.cold.timeouts_in_row = 0;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
         self.recovery.on_progress();
-        self.tx.ack_deadline = match self.cold.timeout {
+        self.tx.ack_deadline = match self.cold.ack_wait {
             Some(timeout) if outstanding && self.tx.rnr_until == Instant::NEVER => cx.now + timeout,
             _ => Instant::NEVER,
         };
@@ -206,11 +210,13 @@ impl Qp {
         let timed = core::mem::replace(&mut self.timed, Timed::NONE);
         let rtt = now.since(timed.sent);
         self.cold.rtt.record(rtt);
+        self.cold.rtt_estimator.sample(rtt);
+        self.adapt_wait();
         self.cold.largest_acked = self.cold.largest_acked.max(timed.payload);
         rtt
     }
 
-    fn on_all_started_done<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+    pub(super) fn on_all_started_done<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         if self.tx.poisoned {
             self.fail_send(cx, self.sq.head, self.cold.poison_status);
         } else {
@@ -294,6 +300,21 @@ impl Qp {
             let mut wc = self.completion(wr_id, status, opcode);
             wc.byte_len = len;
             sink.complete(self.cold.init.send_cq, wc);
+        }
+    }
+
+    /// A completion of this queue pair, with nothing in its optional fields.
+    #[inline]
+    pub(super) fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            flags: WcFlags::empty(),
+            byte_len: 0,
+            qpn: self.cold.qpn,
+            imm: [0; 4],
+            src_qp: Qpn::new(0),
         }
     }
 

@@ -1,9 +1,9 @@
-//! The end of a queue pair: everything posted completes as flushed (C3).
+//! The end of a queue pair: everything posted completes as flushed (C3), and a report says why.
 
 use super::hot::Debt;
 use super::{Qp, QpState};
 use crate::time::Instant;
-use crate::wc::{Sink, WcOpcode, WcStatus};
+use crate::wc::{Event, Sink, WcOpcode, WcStatus};
 
 impl Qp {
     /// To ERR for a reason of this side: nothing is answered any more.
@@ -19,6 +19,9 @@ impl Qp {
         self.tx.state = QpState::Err;
         self.tx.ack_deadline = Instant::NEVER;
         self.tx.rnr_until = Instant::NEVER;
+        if let Some(selective) = &mut self.selective {
+            selective.clear();
+        }
         self.flush_sends(sink);
         self.flush_recvs(sink);
         self.report_last_wqe(sink);
@@ -44,6 +47,17 @@ impl Qp {
             self.counters.recvs_flushed += 1;
             let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
             sink.complete(self.cold.init.recv_cq, wc);
+        }
+    }
+
+    /// Tells that SQD has drained, if that was asked for and is so.
+    pub(super) fn notify_if_drained(&mut self, sink: &mut impl Sink) {
+        if self.tx.state == QpState::Sqd
+            && self.cold.notify_drained
+            && self.sq.head == self.sq.started
+        {
+            self.cold.notify_drained = false;
+            sink.event(self.cold.qpn, Event::SqDrained);
         }
     }
 }

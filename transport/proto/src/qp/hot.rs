@@ -92,6 +92,8 @@ pub(super) enum Debt {
     SequenceNak,
     /// Receiver not ready at the expected PSN.
     RnrNak(RnrTimer),
+    /// What has arrived, of a selective queue pair.
+    Sack,
     /// Error at this PSN; the QP is in ERR already.
     FatalNak(NakCode, Psn),
 }

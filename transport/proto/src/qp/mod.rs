@@ -7,9 +7,13 @@
 //! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
 //! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
 //! * `notice`: ECN: packets that may be marked, and the notification of marks (CNP),
+//! * `adaptive`: the ACK timeout that follows the round trip,
+//! * `selective`: selective retransmission, for peers that agreed,
+//! * `turn`: what is sent next, and when something is due,
 //! * `sq`, `rq`: the rings of posted work, `sge` walks their lists,
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
+mod adaptive;
 mod atomic;
 pub mod attr;
 mod bind;
@@ -24,10 +28,12 @@ pub mod report;
 mod requester;
 mod responder;
 mod rq;
+mod selective;
 mod sge;
 mod shared;
 mod sq;
 pub mod state;
+mod turn;
 mod uc;
 mod ud;
 
@@ -43,27 +49,28 @@ use xroce_wire::syndrome::RnrTimer;
 use xroce_wire::template::{HeaderTemplate, Lower};
 
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
-use hot::{Debt, RxHot, TxHot};
+use hot::{RxHot, TxHot};
 pub use notice::CnpClass;
 pub use query::{Gauges, QpInfo};
 use replay::Replay;
 use report::{FailureReport, LastSeen};
 use requester::Cause;
 pub use rq::RecvQueue;
+use selective::Selective;
 use sq::SendQueue;
 pub use state::{QpState, QpType};
 use ud::Datagrams;
 pub use ud::{AddressHandle, Destination};
 
-use crate::cc::{CongestionControl, CongestionController, Fixed, Rate};
+use crate::cc::{CongestionControl, Fixed, Rate};
 use crate::counters::Counters;
 use crate::memory::{Access, Memory};
 use crate::pacer::Pacer;
-use crate::recovery::LossRecovery;
+use crate::recovery::{AdaptiveParams, LossRecovery};
 use crate::reject::Why;
-use crate::rtt::{Histogram, Timed};
+use crate::rtt::{Histogram, RttEstimator, Timed};
 use crate::time::{Duration, Instant};
-use crate::wc::{Completion, Event, Sink, WcFlags, WcOpcode, WcStatus};
+use crate::wc::{Sink, WcStatus};
 use crate::wr::{PostError, RecvWr, SendWr};
 
 /// What a driver lends for one call.
@@ -122,13 +129,17 @@ struct Cold {
     vid: u16,
     dest_qpn: Qpn,
     timeout: Option<Duration>,
+    /// How long an ACK is waited for now: that, or less if it follows the round trip.
+    ack_wait: Option<Duration>,
+    /// When the wait began that the timeouts in a row are part of.
+    quiet_since: Instant,
     /// Timeouts since the peer was last heard of; what is waited next follows from it.
     timeouts_in_row: u8,
     retry_cnt: u8,
     rnr_retry: u8,
     min_rnr_timer: RnrTimer,
     notify_drained: bool,
-    /// [`Event::CommEst`] was reported.
+    /// [`crate::wc::Event::CommEst`] was reported.
     comm_est: bool,
     /// What the WQE that cannot be sent will complete with.
     poison_status: WcStatus,
@@ -139,6 +150,9 @@ struct Cold {
     /// Why the send position went back last.
     cause: Cause,
     rtt: Histogram,
+    rtt_estimator: RttEstimator,
+    /// Set where the ACK timeout follows the measured round trip.
+    adaptive: Option<AdaptiveParams>,
     /// Largest payload among the packets that were timed.
     largest_acked: u32,
     /// What only a UD QP has.
@@ -180,6 +194,8 @@ pub struct Qp {
     responded_last: bool,
     /// A request has gone ahead of the ACK that is owed.
     ack_passed: bool,
+    /// There if the peer agreed to selective retransmission.
+    selective: Option<Box<Selective>>,
     cold: Box<Cold>,
 }
 
@@ -206,6 +222,7 @@ impl Qp {
             cnp_owed: false,
             responded_last: false,
             ack_passed: false,
+            selective: None,
             cold: Box::new(Cold {
                 qpn,
                 init,
@@ -220,6 +237,8 @@ impl Qp {
                 vid: 0,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
+                ack_wait: None,
+                quiet_since: Instant::default(),
                 timeouts_in_row: 0,
                 retry_cnt: 0,
                 rnr_retry: 0,
@@ -232,6 +251,8 @@ impl Qp {
                 stray: None,
                 cause: Cause::Solicit,
                 rtt: Histogram::default(),
+                rtt_estimator: RttEstimator::default(),
+                adaptive: None,
                 largest_acked: 0,
                 datagrams: Datagrams::of(&init),
             }),
@@ -355,6 +376,7 @@ impl Qp {
         }
         if let Some(code) = attr.timeout {
             cold.timeout = crate::params::ack_timeout(code);
+            cold.ack_wait = cold.timeout;
         }
         if let Some(n) = attr.retry_cnt {
             cold.retry_cnt = n;
@@ -393,6 +415,7 @@ impl Qp {
         if let Some(limit) = attr.rate_limit {
             self.rate_limit = limit;
         }
+        self.apply_reliability(attr);
     }
 
     /// Back to the state after creation; nothing completes (C4).
@@ -416,6 +439,10 @@ impl Qp {
         self.cold.failure = None;
         self.cold.stray = None;
         self.cold.largest_acked = 0;
+        self.cold.timeouts_in_row = 0;
+        self.cold.rtt_estimator = RttEstimator::default();
+        self.cold.adaptive = None;
+        self.selective = None;
         self.timed = Timed::NONE;
     }
 
@@ -451,6 +478,7 @@ impl Qp {
     fn discard(&mut self, why: Why) {
         self.counters.discards += 1;
         self.counters.wrong_path += u64::from(why == Why::Peer);
+        self.counters.unagreed_extensions += u64::from(why == Why::Extension);
     }
 
     #[inline]
@@ -460,10 +488,11 @@ impl Qp {
     }
 
     /// The checks of `WIRE.md` §10 that need the QP.
+    #[inline(always)]
     fn admit(&self, from: &Arrival, pkt: &Packet<'_>) -> Result<(), Why> {
         let info = pkt.info();
         if info.service != self.tx.qp_type.service() {
-            return Err(Why::Service);
+            self.admit_extension(info)?;
         }
         let state = self.tx.state;
         let works = if info.is_request {
@@ -481,156 +510,6 @@ impl Qp {
             return Err(Why::PKey);
         }
         Ok(())
-    }
-
-    /// Writes the next packet into `frame`, if one may leave now.
-    pub fn poll_transmit<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        frame: &mut [u8],
-    ) -> Option<Transmit> {
-        if self.cnp_owed {
-            return self.write_cnp(frame);
-        }
-        if self.tx.qp_type != QpType::Rc {
-            return self.poll_unreliable(cx, frame);
-        }
-        let response_first = if self.replay.is_pending() {
-            // A long READ answered must not starve own requests, nor the reverse.
-            !self.responded_last
-        } else {
-            match self.rx.debt {
-                Debt::Nothing => false,
-                // One request may go ahead of an ACK: in a conversation it is the answer to what
-                // the ACK is for, and the peer waits for the answer.
-                Debt::Ack(_) => self.ack_passed,
-                _ => true,
-            }
-        };
-        let len = if response_first {
-            match self.respond(cx, frame) {
-                Some(len) => Some(len),
-                None => self.request(cx, frame),
-            }
-        } else {
-            match self.request(cx, frame) {
-                Some(len) => Some(len),
-                None => self.respond(cx, frame),
-            }
-        }?;
-        self.counters.tx_packets += 1;
-        Some(Transmit {
-            len,
-            dst: self.cold.av.dst,
-            traffic_class: self.cold.traffic_class,
-        })
-    }
-
-    #[inline]
-    fn respond<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        frame: &mut [u8],
-    ) -> Option<usize> {
-        if !self.may_respond(cx.now) {
-            return None;
-        }
-        let len = self.poll_response(cx, frame)?;
-        self.responded_last = true;
-        self.ack_passed = false;
-        Some(len)
-    }
-
-    #[inline]
-    fn request<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        frame: &mut [u8],
-    ) -> Option<usize> {
-        let len = self.poll_request(cx, frame)?;
-        self.responded_last = false;
-        self.ack_passed = matches!(self.rx.debt, Debt::Ack(_));
-        Some(len)
-    }
-
-    /// Whether [`Qp::poll_transmit`] could give a packet at `now`.
-    #[must_use]
-    pub fn wants_to_send(&self, now: Instant) -> bool {
-        self.cnp_owed || self.may_respond(now) || self.may_request(now)
-    }
-
-    /// When [`Qp::handle_timeout`] has to be called, or sending becomes possible again.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let mut at = self.tx.ack_deadline.min(self.tx.rnr_until);
-        if self.is_paced() {
-            at = at.min(self.pacer.next());
-        }
-        at.min(self.cc.next_timer()).deadline()
-    }
-
-    /// Acts on every deadline that has passed.
-    pub fn handle_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
-        if self.cc.next_timer() <= cx.now {
-            self.cc.on_timer(cx.now);
-        }
-        if self.tx.rnr_until <= cx.now {
-            self.tx.rnr_until = Instant::NEVER;
-        }
-        if self.tx.ack_deadline <= cx.now {
-            self.ack_timeout(cx);
-        }
-    }
-
-    /// Whether only the pacer holds the next packet back.
-    fn is_paced(&self) -> bool {
-        let whenever = Instant::from_nanos(u64::MAX - 1);
-        self.rate().is_limited() && (self.replay.is_pending() || self.may_request(whenever))
-    }
-
-    /// Rate at which data may leave now.
-    #[inline(always)]
-    fn rate(&self) -> Rate {
-        self.cc.rate().min(self.rate_limit)
-    }
-
-    /// Whether the pacer lets data pass at `now`.
-    #[inline(always)]
-    fn may_pass(&self, now: Instant) -> bool {
-        !self.rate().is_limited() || self.pacer.next() <= now
-    }
-
-    fn completion(&self, wr_id: u64, status: WcStatus, opcode: WcOpcode) -> Completion {
-        Completion {
-            wr_id,
-            status,
-            opcode,
-            flags: WcFlags::empty(),
-            byte_len: 0,
-            qpn: self.cold.qpn,
-            imm: [0; 4],
-            src_qp: Qpn::new(0),
-        }
-    }
-
-    fn notify_if_drained(&mut self, sink: &mut impl Sink) {
-        if self.tx.state == QpState::Sqd
-            && self.cold.notify_drained
-            && self.sq.head == self.sq.started
-        {
-            self.cold.notify_drained = false;
-            sink.event(self.cold.qpn, Event::SqDrained);
-        }
-    }
-
-    /// Whether a response may leave at `now`. READ responses are data, and paced; an ACK or NAK
-    /// must not pass those that come before it.
-    #[inline]
-    fn may_respond(&self, now: Instant) -> bool {
-        if self.replay.is_pending() {
-            return self.may_pass(now);
-        }
-        self.rx.debt != Debt::Nothing
     }
 }
 

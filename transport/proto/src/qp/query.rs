@@ -10,7 +10,7 @@ use crate::cc::CongestionController;
 use crate::counters::Counters;
 use crate::reject::Why;
 use crate::rtt::Histogram;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// All of a queue pair that can be asked for.
 #[derive(Clone, Debug)]
@@ -37,6 +37,12 @@ pub struct Gauges {
     pub sends_posted: u32,
     /// READs and atomics in progress.
     pub reads: u32,
+    /// Smoothed round-trip time; `None` before the first.
+    pub srtt: Option<Duration>,
+    /// Mean deviation of round-trip times from it.
+    pub rttvar: Duration,
+    /// Packets received ahead of the expected PSN, of a selective QP.
+    pub ahead: u32,
 }
 
 impl Qp {
@@ -96,9 +102,15 @@ impl Qp {
         Gauges {
             window: self.cc.window_psns(),
             rate: self.rate().as_bits_per_second(),
-            in_flight: self.tx.una_psn.distance_to(self.tx.next_psn).unsigned_abs(),
+            in_flight: match &self.selective {
+                Some(selective) => selective.in_flight(),
+                None => self.tx.una_psn.distance_to(self.tx.next_psn).unsigned_abs(),
+            },
             sends_posted: self.sq.len(),
             reads: self.tx.reads.into(),
+            srtt: self.cold.rtt_estimator.srtt(),
+            rttvar: self.cold.rtt_estimator.rttvar(),
+            ahead: self.selective.as_ref().map_or(0, |s| s.ahead()),
         }
     }
 
@@ -199,6 +211,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
         dest_qpn,
         congestion,
         rate_limit,
+        reliability,
     } = new;
     given.access = access.or(given.access);
     given.pkey_index = pkey_index.or(given.pkey_index);
@@ -216,6 +229,7 @@ pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
     given.max_dest_rd_atomic = max_dest_rd_atomic.or(given.max_dest_rd_atomic);
     given.dest_qpn = dest_qpn.or(given.dest_qpn);
     given.rate_limit = rate_limit.or(given.rate_limit);
+    given.reliability = reliability.or(given.reliability);
     if congestion.is_some() {
         given.congestion.clone_from(congestion);
     }

@@ -6,6 +6,7 @@
 //! (S11, `CASES.md` 33).
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 
 use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
@@ -103,7 +104,13 @@ pub(super) struct Replay {
     /// Slot the next request goes to: the oldest.
     next_slot: usize,
     pending: u32,
+    /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
+    repeats: VecDeque<ReadJob>,
 }
+
+/// Parts of READs asked for again that wait for their answer, at most; more are dropped as if
+/// their requests had got lost.
+const REPEATS_MAX: usize = 64;
 
 impl Replay {
     pub(super) fn new(max_dest_rd_atomic: u8) -> Self {
@@ -111,13 +118,21 @@ impl Replay {
             jobs: vec![None; max_dest_rd_atomic.into()].into(),
             next_slot: 0,
             pending: 0,
+            repeats: VecDeque::new(),
         }
+    }
+
+    /// From now on a part that is asked for again does not change what is being answered: several
+    /// parts of one READ may be asked for at once.
+    pub(super) fn keep_repeats(&mut self) {
+        self.repeats.reserve_exact(REPEATS_MAX);
     }
 
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.jobs.fill(None);
         self.pending = 0;
+        self.repeats.clear();
     }
 
     /// Whether responses are owed.
@@ -185,14 +200,32 @@ impl Replay {
         let Some(grant) = recheck(job) else {
             return false;
         };
+        let mut again = ReadJob {
+            grant,
+            start: index,
+            next: index,
+            end: index + mtu.packets(len),
+            end_byte: skipped + len,
+            ..*job
+        };
+        if self.repeats.capacity() != 0 {
+            if job.is_pending() && again.end > job.next {
+                // The rest comes anyway, and must: a new request takes over this entry when it
+                // has been answered.
+                again.end = job.next.max(index);
+                again.end_byte = again.end << mtu.shift();
+            }
+            let room = self.repeats.len() < REPEATS_MAX;
+            if room && again.is_pending() {
+                self.repeats.push_back(again);
+                self.pending += 1;
+            }
+            return room;
+        }
         if !job.is_pending() {
             self.pending += 1;
         }
-        job.grant = grant;
-        job.start = index;
-        job.next = index;
-        job.end = index + mtu.packets(len);
-        job.end_byte = skipped + len;
+        *job = again;
         true
     }
 
@@ -223,7 +256,7 @@ impl Replay {
         if self.pending == 0 {
             return None;
         }
-        let job = self.jobs[self.oldest_pending()?].as_ref()?;
+        let job = self.oldest_job()?;
         let offset = job.next << mtu.shift();
         #[allow(
             clippy::cast_possible_truncation,
@@ -243,7 +276,7 @@ impl Replay {
 
     /// What the oldest pending entry answers.
     pub(super) fn front_request(&self) -> Option<Request> {
-        let job = self.jobs[self.oldest_pending()?].as_ref()?;
+        let job = self.oldest_job()?;
         Some(Request {
             operation: Operation::ReadRequest,
             psn: job.first_psn,
@@ -255,6 +288,14 @@ impl Replay {
 
     /// The response of [`Replay::front`] was sent.
     pub(super) fn advance(&mut self) {
+        if let Some(again) = self.repeats.front_mut() {
+            again.next += 1;
+            if !again.is_pending() {
+                self.repeats.pop_front();
+                self.pending -= 1;
+            }
+            return;
+        }
         let Some(slot) = self.oldest_pending() else {
             return;
         };
@@ -264,6 +305,13 @@ impl Replay {
                 job.answered = true;
                 self.pending -= 1;
             }
+        }
+    }
+
+    fn oldest_job(&self) -> Option<&ReadJob> {
+        match self.repeats.front() {
+            Some(again) => Some(again),
+            None => self.jobs[self.oldest_pending()?].as_ref(),
         }
     }
 

@@ -180,7 +180,9 @@ impl fmt::Display for Request {
             Operation::ReadResponse
             | Operation::Acknowledge
             | Operation::AtomicAcknowledge
-            | Operation::Cnp => "packet",
+            | Operation::Cnp
+            | Operation::Sack
+            | Operation::Probe => "packet",
         };
         write!(
             f,
@@ -196,7 +198,6 @@ impl fmt::Display for Request {
     }
 }
 
-/// Several lines, without a newline at the end.
 impl Qp {
     /// What is known when a work request fails, or a request of the peer is refused.
     pub(super) fn failure_report(
@@ -243,6 +244,7 @@ impl Qp {
     }
 }
 
+/// Several lines, without a newline at the end.
 impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = &self.counters;

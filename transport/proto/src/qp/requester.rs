@@ -46,6 +46,9 @@ impl Qp {
     /// Whether a request packet may leave at `now`; the WQE itself is looked at last.
     #[inline]
     pub(super) fn may_request(&self, now: Instant) -> bool {
+        if self.selective.is_some() {
+            return self.selective_may_request(now);
+        }
         let tx = &self.tx;
         if tx.send_index == self.sq.tail || tx.rnr_until != Instant::NEVER {
             return false;
@@ -61,7 +64,8 @@ impl Qp {
     }
 
     /// Whether the next unstarted WQE may begin (R3, R4, SQD).
-    fn may_start(&self, in_flight: u32) -> bool {
+    #[inline(always)]
+    pub(super) fn may_start(&self, in_flight: u32) -> bool {
         let tx = &self.tx;
         if tx.state != QpState::Rts || tx.poisoned {
             return false;
@@ -87,6 +91,9 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<usize> {
+        if self.selective.is_some() {
+            return self.selective_poll(cx, frame);
+        }
         if !self.may_request(cx.now) {
             return None;
         }
@@ -159,7 +166,7 @@ impl Qp {
 
     /// Its memory does not allow it: if nothing of it has left, it waits for those before it (K5).
     #[cold]
-    fn request_failed<M: Memory, S: Sink>(
+    pub(super) fn request_failed<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
@@ -211,7 +218,7 @@ impl Qp {
     }
 
     /// [`Qp::start`] of one with a response of its own.
-    fn start_answered<M: Memory, S: Sink>(
+    pub(super) fn start_answered<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         index: u32,
@@ -367,7 +374,7 @@ impl Qp {
     /// Moves the send position behind a packet that stands for `psns` PSNs, the last of its WQE if
     /// `is_last`.
     #[inline(always)]
-    fn on_request_sent(
+    pub(super) fn on_request_sent(
         &mut self,
         now: Instant,
         is_last: bool,
@@ -388,7 +395,7 @@ impl Qp {
             tx.max_psn = tx.next_psn;
         }
         if tx.ack_deadline == Instant::NEVER
-            && let Some(timeout) = self.cold.timeout
+            && let Some(timeout) = self.cold.ack_wait
         {
             tx.ack_deadline = now + timeout;
         }
@@ -446,6 +453,10 @@ impl Qp {
     /// Sends the last packet again to have everything acknowledged: used when the packets behind
     /// it, which would have asked, are not going to be sent.
     pub(super) fn solicit_ack(&mut self) {
+        if self.selective.is_some() {
+            self.solicit_sack();
+            return;
+        }
         if self.tx.next_psn == self.tx.max_psn && self.tx.is_outstanding() {
             let last = self.tx.max_psn.sub(1);
             // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for
@@ -464,7 +475,7 @@ impl Qp {
     /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5),
     /// which the last packet before it asks for once more.
     #[cold]
-    fn poison<M: Memory, S: Sink>(
+    pub(super) fn poison<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
@@ -482,6 +493,10 @@ impl Qp {
 
     /// The timer fired: resend from the oldest unacknowledged PSN (R12).
     pub(super) fn ack_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        if self.selective.is_some() {
+            self.selective_timeout(cx);
+            return;
+        }
         self.tx.ack_deadline = Instant::NEVER;
         if !self.tx.is_outstanding() {
             return;
@@ -508,12 +523,11 @@ impl Qp {
         let Some(psn) = self.recovery.on_loss(signal) else {
             return;
         };
-        if self.tx.retries_left == 0 {
+        if !self.take_retry(cx.now, signal) {
             self.counters.transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;
         }
-        self.tx.retries_left -= 1;
         self.counters.retries += 1;
         self.cold.cause = signal.into();
         self.cc.on_congestion(cx.now, congestion);
@@ -534,6 +548,9 @@ impl Qp {
             // The peer has spoken.
             _ => 0,
         };
+        if self.cold.adaptive.is_some() {
+            return self.adaptive_wait();
+        }
         let doublings = (*row).min(params::TIMEOUT_DOUBLINGS);
         let timeout = self.cold.timeout?;
         Some(Duration::from_nanos(timeout.as_nanos() << doublings))

@@ -31,12 +31,27 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) {
+        if self.selective.is_some() {
+            self.selective_request(cx, pkt);
+            return;
+        }
         // The checks of SEND alone, where the operation is known when they are compiled: every one
         // of them asks for it.
         let done = match pkt.info().operation {
             Operation::Send => self.step(cx, pkt, Operation::Send),
             operation => self.step_other(cx, pkt, operation),
         };
+        self.conclude(cx, pkt, done);
+    }
+
+    /// Counts, or notes what the peer is owed, for a packet that was refused.
+    #[inline(always)]
+    pub(super) fn conclude<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        pkt: &Packet<'_>,
+        done: Result<(), Reject>,
+    ) {
         match done {
             Ok(()) => {}
             Err(Reject::Discard(why)) => match why {
@@ -58,7 +73,7 @@ impl Qp {
     }
 
     #[inline(never)]
-    fn step_other<M: Memory, S: Sink>(
+    pub(super) fn step_other<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
@@ -94,8 +109,8 @@ impl Qp {
         self.check_length(pkt, operation)?;
         let named = match operation {
             Operation::Write | Operation::ReadRequest => match pkt.reth() {
-                Some(reth) => Some((reth, self.check_key(cx, operation, &reth)?)),
-                None => None,
+                Some(reth) if info.starts() => Some((reth, self.check_key(cx, operation, &reth)?)),
+                _ => None,
             },
             _ => None,
         };
@@ -197,8 +212,8 @@ impl Qp {
         match operation {
             Operation::Write => {
                 let (total, received) = match pkt.reth() {
-                    Some(reth) => (reth.len, 0),
-                    None => (self.rx.write_len, self.rx.received),
+                    Some(reth) if info.starts() => (reth.len, 0),
+                    _ => (self.rx.write_len, self.rx.received),
                 };
                 let rest = (total - received) as usize;
                 let agrees = if info.ends() { rest == len } else { rest > len };
@@ -355,7 +370,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn complete_receive(
+    pub(super) fn complete_receive(
         &mut self,
         sink: &mut impl Sink,
         pkt: &Packet<'_>,
@@ -382,7 +397,7 @@ impl Qp {
 
     /// Moves the expected PSN on and notes what the peer is owed (S7).
     #[inline(always)]
-    fn acknowledge(&mut self, pkt: &Packet<'_>, operation: Operation) {
+    pub(super) fn acknowledge(&mut self, pkt: &Packet<'_>, operation: Operation) {
         let (info, psn) = (pkt.info(), pkt.psn());
         if info.ends() {
             self.rx.msn = self.rx.msn.next();
@@ -457,6 +472,9 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
     ) -> Option<usize> {
+        if self.rx.debt == Debt::Sack && self.sack_goes_first() {
+            return self.write_sack(frame);
+        }
         if self.replay.is_pending() {
             match self.write_read_response(cx, frame) {
                 Ok(len) => {
@@ -474,16 +492,20 @@ impl Qp {
             Debt::Ack(psn) => (psn, Syndrome::ACK),
             Debt::SequenceNak => (self.rx.expected_psn, Syndrome::Nak(NakCode::PsnSequence)),
             Debt::RnrNak(timer) => (self.rx.expected_psn, Syndrome::RnrNak { timer }),
+            Debt::Sack => return self.write_sack(frame),
             Debt::FatalNak(code, psn) => (psn, Syndrome::Nak(code)),
         };
         let len = self.write_acknowledge(frame, psn, syndrome)?;
         match self.rx.debt {
-            Debt::Nothing | Debt::Ack(_) => self.counters.acks_out += 1,
+            Debt::Nothing | Debt::Ack(_) | Debt::Sack => self.counters.acks_out += 1,
             Debt::SequenceNak => self.counters.seq_naks_out += 1,
             Debt::RnrNak(_) => self.counters.rnr_naks_out += 1,
             Debt::FatalNak(code, _) => self.count_fatal_nak(code),
         }
         self.rx.debt = Debt::Nothing;
+        if self.selective.is_some() {
+            self.owe_news();
+        }
         Some(len)
     }
 

@@ -226,7 +226,7 @@ impl SendQueue {
         &mut self.wqes[slot]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn sges(&self, index: u32) -> &[Sge] {
         let slot = self.slot(index);
         let wqe = &self.wqes[slot];
@@ -345,17 +345,22 @@ impl SendQueue {
         (&mut self.wqes[slot], &mut self.operands[slot])
     }
 
-    /// Index of the started WQE that owns `psn`. The caller knows that one does.
+    /// Index of the started WQE that owns `psn`, if one does. They are in the order of their PSNs.
     pub(super) fn find(&self, psn: Psn) -> Option<u32> {
-        let mut index = self.head;
-        while index != self.started {
-            let wqe = self.wqe(index);
-            if psn.is_within(wqe.first_psn, wqe.psns) {
-                return Some(index);
+        // How many begin at or before it.
+        let (mut low, mut high) = (0, self.started.wrapping_sub(self.head));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let first = self.wqe(self.head.wrapping_add(middle)).first_psn;
+            if psn.is_before(first) {
+                high = middle;
+            } else {
+                low = middle + 1;
             }
-            index = index.wrapping_add(1);
         }
-        None
+        let index = self.head.wrapping_add(low.checked_sub(1)?);
+        let wqe = self.wqe(index);
+        psn.is_within(wqe.first_psn, wqe.psns).then_some(index)
     }
 
     /// Forgets everything without completing it (RESET).

@@ -122,6 +122,8 @@ bitflags! {
         const DEST_QPN = 1 << 20;
         /// Rate limit.
         const RATE_LIMIT = 1 << 25;
+        /// How losses are repaired. A bit of our own.
+        const RELIABILITY = 1 << 30;
     }
 }
 
@@ -216,7 +218,7 @@ const TRANSITIONS: &[Transition] = &[
                 A::MAX_DEST_RD_ATOMIC,
                 A::MIN_RNR_TIMER,
             ],
-            &[A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX],
+            &[A::ALT_PATH, A::ACCESS_FLAGS, A::PKEY_INDEX, A::RELIABILITY],
         )),
         uc: Some(rule(
             &[A::AV, A::PATH_MTU, A::DEST_QPN, A::RQ_PSN],

@@ -3,8 +3,16 @@
 //! Recovery sees PSNs and never rates; congestion control sees rates and never PSNs.
 
 mod go_back_n;
+mod reliability;
+mod ring_bits;
+mod scoreboard;
+mod send_order;
 
 pub use go_back_n::GoBackN;
+pub use reliability::{AdaptiveParams, Reliability, SelectiveParams};
+pub(crate) use ring_bits::RingBits;
+pub(crate) use scoreboard::{LossRule, Scoreboard, State};
+pub(crate) use send_order::Order;
 
 use xroce_wire::newtypes::Psn;
 

@@ -4,6 +4,7 @@
 use xroce_wire::aeth::Aeth;
 use xroce_wire::atomic::{AtomicAckEth, AtomicEth};
 use xroce_wire::deth::Deth;
+use xroce_wire::ext::{Meth, Peth, SackCause, Seth};
 use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{Gid, MacAddr, Msn, PKey, Psn, QKey, Qpn, RKey, Srqn, Va, VlanTci};
 use xroce_wire::opcode::{Headers, Opcode};
@@ -47,6 +48,9 @@ pub(crate) struct Ext {
     pub(crate) deth: Deth,
     pub(crate) xrceth: XrcEth,
     pub(crate) feth: Feth,
+    pub(crate) meth: Meth,
+    pub(crate) seth: Seth,
+    pub(crate) peth: Peth,
 }
 
 impl Ext {
@@ -86,6 +90,25 @@ impl Ext {
                 placement: word(16) as u8 & 0xf,
                 selectivity: word(17) as u8 & 3,
             },
+            meth: Meth {
+                rqmsn: word(18) as u16,
+                msn: word(19) as u16,
+            },
+            seth: Seth {
+                cause: if word(20) & 1 == 0 {
+                    SackCause::Probe(word(21) as u16)
+                } else {
+                    let (offset, again) = (word(21) as i16, word(20) & 2 == 0);
+                    SackCause::Packet { offset, again }
+                },
+                cack_psn: Psn::new(word(22) as u32),
+                mpr: word(23) as u8,
+                sack_offset: word(24) as i16,
+                bitmap: word(25),
+            },
+            peth: Peth {
+                probe_id: word(26) as u16,
+            },
         }
     }
 
@@ -101,6 +124,9 @@ impl Ext {
         has(Headers::DETH).then(|| out.deth(&self.deth));
         has(Headers::XRCETH).then(|| out.xrceth(&self.xrceth));
         has(Headers::FETH).then(|| out.feth(&self.feth));
+        has(Headers::METH).then(|| out.meth(&self.meth));
+        has(Headers::SETH).then(|| out.seth(&self.seth));
+        has(Headers::PETH).then(|| out.peth(&self.peth));
     }
 }
 

@@ -9,6 +9,7 @@
     reason = "a test: sizes are small, and what fails, fails it"
 )]
 
+mod adaptive;
 mod atomic;
 mod bind;
 mod completer;
@@ -16,6 +17,7 @@ mod modify;
 mod replay_model;
 mod requester;
 mod responder;
+mod selective;
 mod srq;
 mod uc;
 mod uc_model;
@@ -29,6 +31,7 @@ use alloc::vec::Vec;
 use xroce_wire::aeth::Aeth;
 use xroce_wire::atomic::{AtomicAckEth, AtomicEth};
 use xroce_wire::deth::Deth;
+use xroce_wire::ext::{Meth, Peth, SackCause, Seth};
 use xroce_wire::feth::Feth;
 use xroce_wire::newtypes::{
     Gid, LKey, MacAddr, Msn, PKey, PathMtu, Psn, QKey, Qpn, RKey, Srqn, Va,
@@ -300,6 +303,9 @@ struct P {
     original: u64,
     feth: Feth,
     inv: u32,
+    msn: u16,
+    seth: Seth,
+    probe_id: u16,
     solicited: bool,
     payload: Vec<u8>,
 }
@@ -323,6 +329,15 @@ fn p(opcode: Opcode, psn: u32) -> P {
             selectivity: 0,
         },
         inv: 0,
+        msn: 0,
+        seth: Seth {
+            cause: SackCause::Probe(0),
+            cack_psn: Psn::new(0),
+            mpr: 0,
+            sack_offset: 0,
+            bitmap: 0,
+        },
+        probe_id: 0,
         solicited: false,
         payload: Vec::new(),
     }
@@ -363,6 +378,11 @@ impl P {
 
     fn inv(mut self, rkey: u32) -> Self {
         self.inv = rkey;
+        self
+    }
+
+    fn msn(mut self, msn: u16) -> Self {
+        self.msn = msn;
         self
     }
 
@@ -408,7 +428,11 @@ fn response(opcode: Opcode, psn: u32, len: usize) -> P {
 }
 
 fn text(pkt: &Packet<'_>) -> String {
-    let mut s = format!("{} {:x}", &pkt.opcode().name()[3..], pkt.psn().value());
+    let mut s = format!(
+        "{} {:x}",
+        pkt.opcode().name()[3..].trim_start(),
+        pkt.psn().value()
+    );
     s += if pkt.ack_req() { " A" } else { "" };
     s += if pkt.solicited() { " SE" } else { "" };
     if let Some(r) = pkt.reth() {
@@ -438,6 +462,23 @@ fn text(pkt: &Packet<'_>) -> String {
     }
     if let Some(a) = pkt.atomic_ack() {
         s += &format!(" original={:x}", a.original);
+    }
+    if let Some(meth) = pkt.meth() {
+        s += &format!(" msn={}", meth.msn);
+    }
+    if let Some(h) = pkt.seth() {
+        s += &match h.cause {
+            SackCause::Probe(id) => format!(" for probe {id}"),
+            SackCause::Packet { again, .. } => {
+                let again = if again { " again" } else { "" };
+                format!(" for {:x}{again}", h.ack_psn().unwrap_or_default().value())
+            }
+        };
+        let (base, bits) = (h.base().value(), h.bitmap);
+        s += &format!(" mpr={} from {base:x}: {bits:b}", h.mpr);
+    }
+    if let Some(h) = pkt.peth() {
+        s += &format!(" id={}", h.probe_id);
     }
     if let Some(imm) = pkt.imm() {
         s += &format!(" imm={imm:02x?}");
@@ -625,6 +666,17 @@ fn fill_headers(out: &mut PacketBuf<'_>, packet: &P) {
     }
     if headers.contains(Headers::IETH) {
         out.ieth(RKey::new(packet.inv));
+    }
+    if headers.contains(Headers::METH) {
+        let (rqmsn, msn) = (0, packet.msn);
+        out.meth(&Meth { rqmsn, msn });
+    }
+    if headers.contains(Headers::SETH) {
+        out.seth(&packet.seth);
+    }
+    if headers.contains(Headers::PETH) {
+        let probe_id = packet.probe_id;
+        out.peth(&Peth { probe_id });
     }
 }
 

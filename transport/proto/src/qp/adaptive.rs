@@ -1,0 +1,54 @@
+//! The ACK timeout that follows the measured round trip ([`Reliability::Adaptive`]).
+//!
+//! A packet that is sent again and lost again brings no second NAK (S1): only the timeout helps,
+//! and the one configured is a thousand round trips. Nothing of this shows on the wire, so it is
+//! for any peer. What is configured still says when the peer is given up: a retry is used up when
+//! so much time has passed, not with each of the shorter waits.
+//!
+//! [`Reliability::Adaptive`]: crate::recovery::Reliability::Adaptive
+
+use super::Qp;
+use crate::recovery::LossSignal;
+use crate::time::{Duration, Instant};
+
+/// Doublings of a wait that brings nothing back, at most.
+const BACKOFF_MAX: u8 = 16;
+
+impl Qp {
+    /// A round trip was measured.
+    pub(super) fn adapt_wait(&mut self) {
+        let cold = &mut *self.cold;
+        let (Some(params), Some(configured)) = (cold.adaptive, cold.timeout) else {
+            return;
+        };
+        if let Some(longest) = cold.rtt_estimator.longest() {
+            cold.ack_wait = Some(longest.max(params.floor).min(configured));
+        }
+    }
+
+    /// How long to wait after a resend: twice as long after each timeout in a row.
+    pub(super) fn adaptive_wait(&self) -> Option<Duration> {
+        let wait = self.cold.ack_wait?.as_nanos();
+        let doubled = wait << self.cold.timeouts_in_row.min(BACKOFF_MAX);
+        Some(Duration::from_nanos(doubled).min(self.cold.timeout?))
+    }
+
+    /// Takes one of the retries for a loss; `false` if none is left.
+    pub(super) fn take_retry(&mut self, now: Instant, signal: LossSignal) -> bool {
+        if let (LossSignal::Timeout(_), Some(_), Some(configured)) =
+            (signal, self.cold.adaptive, self.cold.timeout)
+        {
+            let waited = self.cold.ack_wait.unwrap_or(configured).as_nanos();
+            if self.cold.timeouts_in_row == 0 {
+                self.cold.quiet_since = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
+            }
+            let quiet = now.since(self.cold.quiet_since).as_nanos();
+            return quiet / configured.as_nanos() <= u64::from(self.cold.retry_cnt);
+        }
+        if self.tx.retries_left == 0 {
+            return false;
+        }
+        self.tx.retries_left -= 1;
+        true
+    }
+}
