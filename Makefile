@@ -18,7 +18,7 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench sim fuzz \
+.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench sim paper fuzz \
     interop interop-build interop-smoke interop-rate clean
 
 help: ## this list
@@ -76,6 +76,9 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 sim: ## random work over a random network, SEEDS seeds (1000) from FIRST_SEED (random); property tests too
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release $(FLAGS) -p xroce-proto -p xroce-wire
 	XROCE_FIRST_SEED=$(FIRST_SEED) XROCE_SEEDS=$(SEEDS) $(CARGO) test --locked --release $(FLAGS) --test chaos -- --nocapture
+
+paper: ## loss and congestion against theory and papers (L1 to L8), into docs/paper.txt
+	XROCE_PAPER=1 $(CARGO) test --locked --release $(FLAGS) --test paper -- --nocapture
 
 fuzz: ## libFuzzer, FUZZ_RUNS executions per target (3 million); FRAMES hostile frames (10 million)
 	scripts/fuzz.sh $(FUZZ_RUNS)

@@ -53,9 +53,9 @@ fn sizes_are_as_pinned() {
         .map(|(name, size)| format!("{name:<15} {size:>4}\n"))
         .collect();
     insta::assert_snapshot!(lines, @r"
-    Qp               960
+    Qp              1088
     HeaderTemplate   108
-    Counters         416
+    Counters         504
     AddressVector     56
     Frame             72
     Packet            48

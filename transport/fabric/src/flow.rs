@@ -2,6 +2,7 @@
 
 use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::qp::QpAttr;
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::wc::WcStatus;
 use xroce_wire::newtypes::{PathMtu, Qpn};
 
@@ -115,14 +116,19 @@ pub enum Recovery {
     /// Everything from the first lost packet on is sent again.
     #[default]
     GoBackN,
+    /// Only what is lost is sent again.
+    Selective,
 }
 
 impl Recovery {
     /// The one place where it becomes an attribute of a queue pair.
-    pub(crate) fn apply(self, _attr: &mut QpAttr) {
+    pub(crate) fn apply(self, rtr: &mut QpAttr) {
         match self {
             // What a queue pair does unless told otherwise.
             Self::GoBackN => {}
+            Self::Selective => {
+                rtr.reliability = Some(Reliability::Selective(SelectiveParams::default()));
+            }
         }
     }
 
@@ -130,6 +136,7 @@ impl Recovery {
     pub(crate) const fn discards_out_of_sequence(self) -> bool {
         match self {
             Self::GoBackN => true,
+            Self::Selective => false,
         }
     }
 }

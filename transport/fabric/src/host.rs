@@ -227,12 +227,9 @@ impl Host {
         rts.retry_cnt = Some(t.retry_cnt);
         rts.congestion = Some(cc.clone());
         rts.rate_limit = end.rate_limit;
-        t.recovery.apply(&mut rts);
-        let steps = [
-            QpAttr::init(ACCESS),
-            QpAttr::rtr(path, t.path_mtu, end.theirs, FIRST_PSN),
-            rts,
-        ];
+        let mut rtr = QpAttr::rtr(path, t.path_mtu, end.theirs, FIRST_PSN);
+        t.recovery.apply(&mut rtr);
+        let steps = [QpAttr::init(ACCESS), rtr, rts];
         steps
             .iter()
             .try_for_each(|attr| self.engine.modify_qp(end.own, attr))

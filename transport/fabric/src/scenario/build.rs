@@ -28,7 +28,7 @@ const DURATION_MAX: Time = Time::from_ms(1_000_000);
 /// Largest buffer of a switch, bytes.
 const BUFFER_MAX: u64 = 1_000_000_000_000;
 /// IP, UDP and transport headers beside the payload of a packet, at most.
-const HEADERS: usize = 84;
+const HEADERS: usize = 88;
 
 /// A factor as a multiple of 1/1024.
 #[allow(

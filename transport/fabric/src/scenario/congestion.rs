@@ -20,7 +20,7 @@ pub const ALGORITHMS: [&str; 7] = [
 ];
 
 /// Names that `transport.recovery` may have.
-pub const RECOVERIES: [&str; 1] = ["go-back-n"];
+pub const RECOVERIES: [&str; 2] = ["go-back-n", "selective"];
 
 /// The congestion control that `[congestion]` asks for. `line`: rate of the host's link.
 ///
@@ -58,6 +58,7 @@ pub(crate) fn control(table: &toml::Table, line: BitRate) -> Result<CongestionCo
 pub(crate) fn recovery(name: &str) -> Result<Recovery, Problem> {
     match name {
         "go-back-n" => Ok(Recovery::GoBackN),
+        "selective" => Ok(Recovery::Selective),
         given => {
             let what = unknown("recovery", given, &RECOVERIES);
             Err(Problem::at("transport.recovery", what))
