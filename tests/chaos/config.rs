@@ -218,7 +218,11 @@ pub(crate) fn selective(rng: &mut Rng, make: fn(&mut Rng) -> Config) -> Config {
     for pair in &mut config.pairs {
         // The others slow down so much that a timeout made for the window is too short.
         pair.control = "fixed";
-        pair.reliability = match rng.below(8) {
+        if rng.below(2) == 0 {
+            // Much in flight, so that much arrives ahead of what is lost.
+            pair.window = u32::try_from(65_536 / pair.mtu.bytes()).unwrap();
+        }
+        pair.reliability = match rng.below(20) {
             0 => Reliability::GoBackN,
             1 => Reliability::Adaptive(AdaptiveParams::default()),
             _ => Reliability::Selective(selective_params(rng)),
@@ -231,7 +235,7 @@ fn selective_params(rng: &mut Rng) -> SelectiveParams {
     let range = pick(rng, &[128, 256, 1024, 4096]);
     SelectiveParams {
         range,
-        window: pick(rng, &[1, 2, 8, 30, 128]),
+        window: pick(rng, &[1, 8, 30, 128, 128, 128]),
         tolerance: pick(rng, &[1, 3, 64, 64]),
         store: pick(rng, &[1, 4, 64, 128]),
         rto_low: Duration::from_micros(pick(rng, &[100, 100, 20])),

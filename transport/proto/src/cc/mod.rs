@@ -7,7 +7,8 @@
 //! * [`Dcqcn`]: a rate, by congestion notifications,
 //! * [`Swift`]: a window, by delay,
 //! * [`Nscc`]: a window, by delay and marks,
-//! * [`notify`](crate::notify): the other end, which turns marks into notifications.
+//! The other end, which turns marks into notifications, is the business of whoever receives for many
+//! queue pairs: the engine.
 
 mod dcqcn;
 mod fixed;
