@@ -37,8 +37,8 @@ impl Default for AdaptiveParams {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SelectiveParams {
     /// PSNs from the oldest unacknowledged to the newest, at most, and what the responder takes
-    /// ahead of what it expects: a power of two, 128 ..= 16384; 1024 unless given. Costs 26 bytes
-    /// per PSN at the requester, 56 at the responder.
+    /// ahead of what it expects: a power of two, 128 ..= 16384; 1024 unless given. Costs 53 bytes
+    /// per PSN at the requester, 50 at the responder.
     pub range: u32,
     /// Request packets in flight, at most: sent and neither reported as received nor deemed lost.
     /// Meant to be a bandwidth-delay product; the window of congestion control holds as well.
