@@ -7,6 +7,7 @@
 //! * [`Dcqcn`]: a rate, by congestion notifications,
 //! * [`Swift`]: a window, by delay,
 //! * [`Nscc`]: a window, by delay and marks,
+//!
 //! The other end, which turns marks into notifications, is the business of whoever receives for many
 //! queue pairs: the engine.
 
