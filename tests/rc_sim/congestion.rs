@@ -15,7 +15,7 @@ use xroce_wire::newtypes::Qpn;
 use xroce_wire::opcode::{Opcode, Operation};
 use xroce_wire::packet::Packet;
 
-use crate::common::{Setup, World};
+use crate::common::{Host, Setup, World};
 use crate::{MIDDLE, MTU, SECOND, calm};
 
 const MS: u64 = 1_000_000;
@@ -80,14 +80,19 @@ fn watch(world: &World, wire: xroce_net::sim::WireId) -> Seen {
     seen
 }
 
+/// A WRITE to the start of a host's memory.
+fn write_to(host: &Host) -> SendOp {
+    SendOp::Write {
+        va: host.va(0),
+        rkey: host.mr.rkey,
+    }
+}
+
 /// Writes of one packet, one every `gap` ns.
 fn write_every(world: &mut World, qpn: Qpn, gap: u64, count: u64) {
     for n in 0..count {
         let [left, right] = &mut world.hosts;
-        let op = SendOp::Write {
-            va: right.va(0),
-            rkey: right.mr.rkey,
-        };
+        let op = write_to(right);
         left.post_send(qpn, n, op, &[left.sge(0, 64)]);
         world.idle(gap);
         world.hosts[0].completions();
@@ -252,10 +257,7 @@ fn a_rate_limit_is_kept_exactly() {
         let messages = 2000;
         let [left, right] = &mut world.hosts;
         for n in 0..messages {
-            let op = SendOp::Write {
-                va: right.va(0),
-                rkey: right.mr.rkey,
-            };
+            let op = write_to(right);
             left.post_send(qpns[0], n, op, &[left.sge(0, 1024)]);
         }
         let start = world.net.now();
@@ -296,16 +298,10 @@ fn a_notification_waits_for_no_rate() {
     // The receiver of marks has used up its own rate with data of its own.
     let [left, right] = &mut world.hosts;
     for n in 0..4 {
-        let op = SendOp::Write {
-            va: left.va(0),
-            rkey: left.mr.rkey,
-        };
+        let op = write_to(left);
         right.post_send(qpns[1], n, op, &[right.sge(0, 1024)]);
     }
-    let op = SendOp::Write {
-        va: right.va(0),
-        rkey: right.mr.rkey,
-    };
+    let op = write_to(right);
     left.post_send(qpns[0], 9, op, &[left.sge(0, 64)]);
     world.idle(MS);
     let seen = back.borrow();
@@ -341,10 +337,7 @@ fn what_is_urgent_does_not_wait_behind_bulk() {
             },
         );
         let [left, right] = &mut world.hosts;
-        let op = SendOp::Write {
-            va: right.va(0),
-            rkey: right.mr.rkey,
-        };
+        let op = write_to(right);
         for qpns in &bulk {
             left.post_send(qpns[0], 1, op, &[left.sge(0, 1 << 20)]);
         }
@@ -374,10 +367,7 @@ fn counters_of_marks_reconcile_at_every_scope() {
             .collect();
         for n in 0..1000 {
             let [left, right] = &mut world.hosts;
-            let op = SendOp::Write {
-                va: right.va(0),
-                rkey: right.mr.rkey,
-            };
+            let op = write_to(right);
             for qpns in &pairs {
                 left.post_send(qpns[0], n, op, &[left.sge(0, 64)]);
             }
@@ -409,10 +399,7 @@ fn a_port_that_stays_full_serves_all_in_turn() {
         .collect();
     let [left, right] = &mut world.hosts;
     for qpns in &pairs {
-        let op = SendOp::Write {
-            va: right.va(0),
-            rkey: right.mr.rkey,
-        };
+        let op = write_to(right);
         left.post_send(qpns[0], 1, op, &[left.sge(0, 1 << 18)]);
     }
     world.idle(400_000);

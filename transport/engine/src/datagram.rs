@@ -82,10 +82,7 @@ impl<D: Datapath> Engine<D> {
             qkey: to.qkey,
         };
         entry.qp.post_datagram(wr, &to, &mut core.cqs)?;
-        if !entry.active {
-            entry.active = true;
-            core.schedule.push_back(entry.class, index);
-        }
+        core.schedule.enlist(entry, index);
         Ok(())
     }
 

@@ -394,10 +394,7 @@ impl<D: Datapath> Engine<D> {
         let found = self.core.qps.find_mut(qpn);
         let (index, entry) = found.ok_or(EngineError::NoQp(qpn))?;
         entry.qp.post_send(wr, &mut self.core.cqs)?;
-        if !entry.active {
-            entry.active = true;
-            self.core.schedule.push_back(entry.class, index);
-        }
+        self.core.schedule.enlist(entry, index);
         Ok(())
     }
 
@@ -489,11 +486,8 @@ impl Core {
     /// Lists a QP for the next transmit phase.
     #[inline]
     pub(crate) fn activate(&mut self, index: u32) {
-        if let Some(entry) = self.qps.get_mut(index)
-            && !entry.active
-        {
-            entry.active = true;
-            self.schedule.push_back(entry.class, index);
+        if let Some(entry) = self.qps.get_mut(index) {
+            self.schedule.enlist(entry, index);
         }
     }
 

@@ -100,10 +100,7 @@ impl Core {
         }
         // Whether it now wants to send, and when its timer is due, is asked once per burst: at
         // its next turn in the transmit phase.
-        if !entry.active {
-            entry.active = true;
-            self.schedule.push_back(entry.class, index);
-        }
+        self.schedule.enlist(entry, index);
         if from.ce && refused.is_none() && pkt.info().is_data() {
             self.note_mark(now, index, from.src);
         }

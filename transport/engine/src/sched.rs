@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 use xroce_wire::newtypes::VlanTci;
 use xroce_wire::path::AddressVector;
 
+use crate::qp_table::Entry;
+
 /// Classes, at most.
 pub const CLASSES_MAX: usize = 8;
 /// Bytes a class of weight 1 is given in a round.
@@ -125,6 +127,15 @@ impl Schedule {
         let class = class & 7;
         self.ready |= 1 << class;
         self.lists[usize::from(class)].push_back(index);
+    }
+
+    /// Lists a queue pair that may have something to send, unless it is listed.
+    #[inline(always)]
+    pub(crate) fn enlist(&mut self, entry: &mut Entry, index: u32) {
+        if !entry.active {
+            entry.active = true;
+            self.push_back(entry.class, index);
+        }
     }
 
     #[inline]

@@ -71,6 +71,20 @@ pub enum Position {
     Only,
 }
 
+impl Position {
+    /// Of a packet that is the first of its message, or the last, or both, or neither.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(is_first: bool, is_last: bool) -> Self {
+        match (is_first, is_last) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+}
+
 bitflags! {
     /// Extension headers after BTH. The bits are in wire order.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -153,12 +153,9 @@ impl CongestionControl {
             true => Ok(()),
             false => Err(TuneError::LineRate { algorithm }),
         };
-        let dcqcn = |mut of: DcqcnParams| {
+        let dcqcn = |of: DcqcnParams| {
             needs_line("dcqcn")?;
-            params
-                .iter()
-                .try_for_each(|&(name, value)| of.set(name, value))?;
-            Ok(Self::Dcqcn(Box::new(Dcqcn::new(of, line))))
+            Ok(Self::Dcqcn(Box::new(Dcqcn::new(of.with(params)?, line))))
         };
         match name {
             "fixed" => match params.first() {
@@ -173,18 +170,12 @@ impl CongestionControl {
             "dcqcn-strawman" => dcqcn(DcqcnParams::STRAWMAN),
             "dcqcn-mlx5" => dcqcn(DcqcnParams::MLX5),
             "swift" => {
-                let mut of = SwiftParams::DEFAULT;
-                params
-                    .iter()
-                    .try_for_each(|&(name, value)| of.set(name, value))?;
+                let of = SwiftParams::DEFAULT.with(params)?;
                 Ok(Self::Swift(Box::new(Swift::new(of, WINDOW_PSNS_DEFAULT))))
             }
             "nscc" => {
                 needs_line("nscc")?;
-                let mut of = NsccParams::DEFAULT;
-                params
-                    .iter()
-                    .try_for_each(|&(name, value)| of.set(name, value))?;
+                let of = NsccParams::DEFAULT.with(params)?;
                 Ok(Self::Nscc(Box::new(Nscc::new(of, line))))
             }
             _ => Err(TuneError::Algorithm {

@@ -130,6 +130,15 @@ macro_rules! params {
                 Ok(())
             }
 
+            /// The same with some of them changed, by their names.
+            ///
+            /// # Errors
+            /// As [`Self::set`].
+            pub fn with(mut self, params: &[(&str, u64)]) -> Result<Self, $crate::cc::TuneError> {
+                params.iter().try_for_each(|&(name, value)| self.set(name, value))?;
+                Ok(self)
+            }
+
             /// Every parameter brought into its range.
             #[must_use]
             pub fn clamped(mut self) -> Self {

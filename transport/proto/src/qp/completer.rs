@@ -104,6 +104,26 @@ impl Qp {
         status
     }
 
+    /// Takes one of the RNR retries and begins the wait the peer asked for; `false` if none was left
+    /// and the oldest request has failed.
+    pub(super) fn wait_for_receiver<M: Memory, S: Sink>(
+        &mut self,
+        cx: &mut Cx<'_, M, S>,
+        timer: RnrTimer,
+    ) -> bool {
+        if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
+            if self.tx.rnr_retries_left == 0 {
+                self.counters.rnr_retries_exceeded += 1;
+                self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
+                return false;
+            }
+            self.tx.rnr_retries_left -= 1;
+        }
+        self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
+        self.tx.ack_deadline = Instant::NEVER;
+        true
+    }
+
     fn handle_rnr_nak<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
@@ -114,20 +134,13 @@ impl Qp {
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }
-        if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
-            if self.tx.rnr_retries_left == 0 {
-                self.counters.rnr_retries_exceeded += 1;
-                self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
-                return;
-            }
-            self.tx.rnr_retries_left -= 1;
+        if !self.wait_for_receiver(cx, timer) {
+            return;
         }
-        self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
         // The peer is alive: neither its wait nor answers lost before count against retry_cnt
         // (R13).
         self.tx.retries_left = self.cold.retry_cnt;
         self.cold.timeouts_in_row = 0;
-        self.tx.ack_deadline = Instant::NEVER;
         self.recovery.on_progress();
         self.cold.cause = Cause::Rnr;
         self.seek(psn);

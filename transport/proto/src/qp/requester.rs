@@ -19,7 +19,7 @@ use crate::time::{Duration, Instant};
 use crate::wc::{Event, Sink, WcStatus};
 
 /// What may have to wait for those before it.
-const MUST_WAIT: Traits = Traits::LOCAL.union(Traits::ANSWERED).union(Traits::FENCE);
+pub(super) const MUST_WAIT: Traits = Traits::LOCAL.union(Traits::ANSWERED).union(Traits::FENCE);
 
 /// Why packets are sent again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +144,7 @@ impl Qp {
         let psn = self.tx.next_psn;
         let resend = psn.is_before(self.tx.max_psn);
         let sent = if wqe.is_read() {
-            self.write_read_request(frame, &wqe, packet, psn)
+            self.write_read_part(frame, &wqe, packet, wqe.psns - packet)
         } else if wqe.is_atomic() || wqe.operation == Operation::Flush {
             self.write_bare_request(frame, index, psn)
         } else {
@@ -248,32 +248,33 @@ impl Qp {
         self.sq.started = index.wrapping_add(1);
     }
 
-    /// A READ asks for everything from `packet` on: after a loss only for the rest (R8).
-    fn write_read_request(
+    /// Asks for `psns` responses of a READ from `packet` on: after a loss not for all (R8).
+    pub(super) fn write_read_part(
         &mut self,
         frame: &mut [u8],
         wqe: &Wqe,
         packet: u32,
-        psn: Psn,
+        psns: u32,
     ) -> Result<Option<usize>, KeyError> {
-        let Some(template) = self.template.as_mut() else {
-            return Ok(None);
-        };
         let emit = Emit {
             opcode: Opcode::RcReadRequest,
-            psn,
+            psn: wqe.first_psn.add(packet),
             ack_req: true,
             solicited: false,
             payload_len: 0,
         };
-        let Some(mut out) = template.start(frame, &emit) else {
+        let template = self.template.as_mut();
+        let Some(mut out) = template.and_then(|t| t.start(frame, &emit)) else {
             return Ok(None);
         };
-        let skipped = packet << self.tx.mtu.shift();
+        let shift = self.tx.mtu.shift();
+        let skipped = packet << shift;
+        let rest = wqe.len - skipped;
+        let end = u64::from(psns) << shift;
         out.reth(&Reth {
             va: wqe.va.wrapping_add(skipped.into()),
             rkey: wqe.rkey,
-            len: wqe.len - skipped,
+            len: u32::try_from(end).map_or(rest, |end| rest.min(end)),
         });
         Ok(Some(out.finish()))
     }
@@ -295,12 +296,7 @@ impl Qp {
         service: Service,
     ) -> Result<Option<usize>, KeyError> {
         let is_last = packet + 1 == wqe.psns;
-        let position = match (packet == 0, is_last) {
-            (true, true) => Position::Only,
-            (true, false) => Position::First,
-            (false, true) => Position::Last,
-            (false, false) => Position::Middle,
-        };
+        let position = Position::of(packet == 0, is_last);
         let imm = wqe.imm;
         let inv = wqe.traits.contains(Traits::INVALIDATE);
         let opcode = Opcode::for_request(service, wqe.operation, position, imm.is_some(), inv);

@@ -543,12 +543,7 @@ impl Qp {
         if let Answer::Atomic(_, original) = response.answer {
             return Ok(self.write_atomic_ack(frame, response.psn, original));
         }
-        let position = match (response.is_first, response.is_last) {
-            (true, true) => Position::Only,
-            (true, false) => Position::First,
-            (false, true) => Position::Last,
-            (false, false) => Position::Middle,
-        };
+        let position = Position::of(response.is_first, response.is_last);
         let (Some(opcode), Some(template)) = (
             Opcode::read_response(Service::Rc, position),
             self.template.as_mut(),

@@ -12,10 +12,9 @@ use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
 
 use crate::cc::{AckSample, CongestionController};
 use crate::memory::Memory;
-use crate::params;
 use crate::qp::report::LastSeen;
 use crate::qp::{Cx, Qp, sge};
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wc::{Sink, WcStatus};
 
 impl Qp {
@@ -253,16 +252,9 @@ impl Qp {
         if known {
             return;
         }
-        if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
-            if self.tx.rnr_retries_left == 0 {
-                self.counters.rnr_retries_exceeded += 1;
-                self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
-                return;
-            }
-            self.tx.rnr_retries_left -= 1;
+        if !self.wait_for_receiver(cx, timer) {
+            return;
         }
-        self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
-        self.tx.ack_deadline = Instant::NEVER;
         let until = self.tx.rnr_until;
         if let Some(selective) = &mut self.selective {
             selective.refused = psn;

@@ -12,14 +12,12 @@ use super::{Probe, Selective};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{KeyError, Memory};
 use crate::params;
+use crate::qp::requester::MUST_WAIT;
 use crate::qp::sq::{Traits, Wqe};
 use crate::qp::{Cx, Qp, QpState, sge};
 use crate::recovery::State;
 use crate::time::Instant;
 use crate::wc::{Sink, WcStatus};
-
-/// What may have to wait for those before it.
-const MUST_WAIT: Traits = Traits::LOCAL.union(Traits::ANSWERED).union(Traits::FENCE);
 
 impl Selective {
     /// Responses one READ request asks for, at most: half the range, so that the next can be
@@ -237,37 +235,6 @@ impl Qp {
         }
     }
 
-    /// Asks for `psns` responses of a READ from `packet` on.
-    fn write_read_part(
-        &mut self,
-        frame: &mut [u8],
-        wqe: &Wqe,
-        packet: u32,
-        psns: u32,
-    ) -> Result<Option<usize>, KeyError> {
-        let emit = Emit {
-            opcode: Opcode::RcReadRequest,
-            psn: wqe.first_psn.add(packet),
-            ack_req: true,
-            solicited: false,
-            payload_len: 0,
-        };
-        let template = self.template.as_mut();
-        let Some(mut out) = template.and_then(|t| t.start(frame, &emit)) else {
-            return Ok(None);
-        };
-        let shift = self.tx.mtu.shift();
-        let skipped = packet << shift;
-        let rest = wqe.len - skipped;
-        let end = u64::from(psns) << shift;
-        out.reth(&Reth {
-            va: wqe.va.wrapping_add(skipped.into()),
-            rkey: wqe.rkey,
-            len: u32::try_from(end).map_or(rest, |end| rest.min(end)),
-        });
-        Ok(Some(out.finish()))
-    }
-
     /// A WRITE packet that describes itself: its own place, and the rest of the message from it on.
     #[allow(clippy::too_many_arguments, reason = "one packet's coordinates")]
     fn write_ext<M: Memory, S: Sink>(
@@ -281,12 +248,7 @@ impl Qp {
         ack_req: bool,
     ) -> Result<Option<usize>, KeyError> {
         let is_last = packet + 1 == wqe.psns;
-        let position = match (packet == 0, is_last) {
-            (true, true) => Position::Only,
-            (true, false) => Position::First,
-            (false, true) => Position::Last,
-            (false, false) => Position::Middle,
-        };
+        let position = Position::of(packet == 0, is_last);
         let imm = wqe.imm.filter(|_| is_last);
         let has_imm = imm.is_some();
         let opcode = Opcode::for_request(Service::Ext, Operation::Write, position, has_imm, false);
