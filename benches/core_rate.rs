@@ -5,14 +5,14 @@
 
 mod support;
 
+use support::Pace;
 use support::core::{ByteRate, MessageRate, messages};
+use support::spread::Spread;
 
 const ROUNDS: usize = 7;
 
 fn spread(rates: impl Iterator<Item = f64>) -> String {
-    let mut v: Vec<f64> = rates.collect();
-    v.sort_by(f64::total_cmp);
-    format!("{:.2} ({:.2}-{:.2})", v[v.len() / 2], v[0], v[v.len() - 1])
+    Spread::of(rates).map_or_else(String::new, |s| s.show(|v| format!("{v:.2}")))
 }
 
 fn main() {
@@ -29,7 +29,7 @@ fn main() {
 
     let mut rate = ByteRate::new();
     let all: Vec<(f64, f64)> = (0..ROUNDS)
-        .map(|_| (rate.measure() / 1e9, rate.copy_and_crc() / 1e9))
+        .map(|_| (rate.measure(Pace::Fixed) / 1e9, rate.copy_and_crc() / 1e9))
         .collect();
     let ours = spread(all.iter().map(|r| r.0));
     let bare = spread(all.iter().map(|r| r.1));

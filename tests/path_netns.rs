@@ -5,141 +5,19 @@
 
 mod common;
 
-use common::{ALL_ACCESS, Host};
-use xroce_engine::{AsyncEvent, Cause, Failure, clock};
+use common::netns_end::{End, LIMIT, both, exchange, write, xdp};
+use xroce_engine::{AsyncEvent, Cause, clock};
 use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::Datapath;
 use xroce_net::udp::{UdpConfig, UdpPort};
-use xroce_net::xdp::{XdpConfig, XdpPort};
-use xroce_proto::qp::{QpAttr, QpInit, QpState};
-use xroce_proto::time::Duration;
-use xroce_proto::wc::{Completion, Event, WcStatus};
-use xroce_proto::wr::SendOp;
+use xroce_net::xdp::XdpPort;
+use xroce_proto::qp::QpState;
+use xroce_proto::wc::{Event, WcStatus};
 use xroce_testnet::{IFNAME, Netns, NetnsPair, skip};
-use xroce_wire::newtypes::{PathMtu, Psn, Qpn};
-use xroce_wire::path::{AhAttr, Flow};
+use xroce_wire::newtypes::PathMtu;
+use xroce_wire::path::AhAttr;
 
-/// Nothing here takes this long.
-const LIMIT: Duration = Duration::from_millis(20_000);
 const IP_MTU: u32 = 4200;
-
-/// A host in a namespace with the addresses of its port.
-struct End<'n, D: Datapath> {
-    ns: &'n Netns,
-    host: Host<D>,
-    addressing: Addressing,
-    qpn: Qpn,
-}
-
-impl<'n, D: Datapath> End<'n, D> {
-    fn new(ns: &'n Netns, port: D, addressing: Addressing) -> Self {
-        let ip = addressing.gids().get(0).unwrap().gid.ip().to_canonical();
-        let mut host = Host::new(port, &ip.to_string(), 0, 1 << 20);
-        host.engine.set_gids(addressing.gids());
-        let init = QpInit::rc(host.pd, host.cq, host.cq);
-        let qpn = host.engine.create_qp(&init).unwrap();
-        Self {
-            ns,
-            host,
-            addressing,
-            qpn,
-        }
-    }
-
-    fn connect(&mut self, peer: Qpn, attr: &AhAttr, mtu: PathMtu) {
-        let flow = Flow::Connected {
-            local: self.qpn,
-            peer,
-        };
-        let (ns, addressing) = (self.ns, &self.addressing);
-        let path = ns.run(|| addressing.resolve(attr, flow).unwrap());
-        let rts = QpAttr {
-            timeout: Some(10),
-            retry_cnt: Some(3),
-            ..QpAttr::rts(Psn::new(1))
-        };
-        let rtr = QpAttr::rtr(path, mtu, peer, Psn::new(1));
-        for attr in [QpAttr::init(ALL_ACCESS), rtr, rts] {
-            self.host.engine.modify_qp(self.qpn, &attr).unwrap();
-        }
-    }
-
-    fn turn(&mut self) {
-        self.host.engine.poll_once(clock::now()).unwrap();
-    }
-
-    /// What happened to the port, handed to the engine.
-    fn look(&mut self) {
-        let (ns, addressing) = (self.ns, &mut self.addressing);
-        let mut events = Vec::new();
-        ns.run(|| addressing.poll(&mut |event| events.push(event)).unwrap());
-        for event in &events {
-            self.host.engine.apply(event);
-        }
-    }
-
-    /// Until the QP has failed; looks around before it asks why.
-    fn dies(&mut self, other: &mut Self) -> Failure {
-        let end = clock::now() + LIMIT;
-        while self.host.engine.failure(self.qpn).is_none() {
-            assert!(clock::now() < end, "{:?}", self.host.engine.stats());
-            self.turn();
-            other.turn();
-        }
-        self.look();
-        self.host.engine.failure(self.qpn).unwrap()
-    }
-}
-
-fn xdp<'n>(ns: &'n Netns, ifname: &str, tag: Option<u16>) -> End<'n, XdpPort> {
-    let (port, addressing) = ns.run(|| {
-        let port = XdpPort::open(&XdpConfig::new(ifname)).unwrap();
-        (port, Addressing::ethernet(ifname, tag).unwrap())
-    });
-    End::new(ns, port, addressing)
-}
-
-fn write<D: Datapath>(from: &mut End<'_, D>, to: &End<'_, D>, id: u64, len: u32) {
-    let (va, rkey) = (to.host.va(0), to.host.mr.rkey);
-    let (qpn, sge) = (from.qpn, from.host.sge(0, len));
-    from.host
-        .post_send(qpn, id, SendOp::Write { va, rkey }, &[sge]);
-}
-
-/// A WRITE that succeeds.
-fn exchange<D: Datapath>(from: &mut End<'_, D>, to: &mut End<'_, D>, len: u32) {
-    write(from, to, 1, len);
-    let end = clock::now() + LIMIT;
-    let mut done: Vec<Completion> = Vec::new();
-    while done.is_empty() {
-        assert!(clock::now() < end, "{:?}", to.host.engine.stats());
-        from.turn();
-        to.turn();
-        done = from.host.completions();
-    }
-    let why = from.host.engine.failure(from.qpn).map(|f| f.to_string());
-    assert_eq!(
-        done[0].status,
-        WcStatus::Success,
-        "{}",
-        why.unwrap_or_default()
-    );
-}
-
-fn both<'n, D: Datapath>(
-    mut ends: [End<'n, D>; 2],
-    mtu: PathMtu,
-    tune: impl Fn(usize, &mut AhAttr),
-) -> [End<'n, D>; 2] {
-    let gids = [0, 1].map(|i: usize| ends[i].host.gid);
-    let qpns = [0, 1].map(|i: usize| ends[i].qpn);
-    for i in [0, 1] {
-        let mut attr = AhAttr::to(gids[1 - i]);
-        tune(i, &mut attr);
-        ends[i].connect(qpns[1 - i], &attr, mtu);
-    }
-    ends
-}
 
 /// Two hosts with a router between them: 10.1.0.1 and 10.2.0.1, the router is .254 of both.
 struct Routed {
@@ -190,12 +68,14 @@ impl Routed {
 #[test]
 fn netns_case_15_through_a_router_with_the_default_hop_limit_and_not_with_1() {
     let Some(net) = Routed::or_skip() else { return };
-    let [mut left, mut right] = both(net.ends(), PathMtu::Mtu4096, |_, _| {});
+    let [mut left, mut right] = net.ends();
+    both(&mut left, &mut right, PathMtu::Mtu4096, |_, _| {});
     exchange(&mut left, &mut right, 100_000);
     exchange(&mut right, &mut left, 100_000);
     drop((left, right));
     let tune = |_: usize, attr: &mut AhAttr| attr.hop_limit = 1;
-    let [mut left, mut right] = both(net.ends(), PathMtu::Mtu1024, tune);
+    let [mut left, mut right] = net.ends();
+    both(&mut left, &mut right, PathMtu::Mtu1024, tune);
     write(&mut left, &right, 1, 64);
     let failure = left.dies(&mut right);
     assert!(failure.icmp.count > 0, "{failure}");
@@ -210,7 +90,8 @@ fn netns_case_15_through_a_router_with_the_default_hop_limit_and_not_with_1() {
 fn netns_a_router_says_that_packets_are_too_long_and_which_path_mtu_fits() {
     let Some(net) = Routed::or_skip() else { return };
     net.router.ip_cmd("link set right mtu 1300").unwrap();
-    let [mut left, mut right] = both(net.ends(), PathMtu::Mtu4096, |_, _| {});
+    let [mut left, mut right] = net.ends();
+    both(&mut left, &mut right, PathMtu::Mtu4096, |_, _| {});
     exchange(&mut left, &mut right, 64);
     write(&mut left, &right, 2, 4096);
     let failure = left.dies(&mut right);
@@ -235,7 +116,8 @@ fn netns_a_router_says_that_there_is_no_way() {
             attr.dgid = xroce_wire::newtypes::Gid::from_v4([10, 9, 0, 1]);
         }
     };
-    let [mut left, mut right] = both(net.ends(), PathMtu::Mtu1024, tune);
+    let [mut left, mut right] = net.ends();
+    both(&mut left, &mut right, PathMtu::Mtu1024, tune);
     write(&mut left, &right, 1, 64);
     let failure = left.dies(&mut right);
     let first = failure.likely_causes().first().copied();
@@ -250,13 +132,15 @@ fn netns_case_11_in_a_vlan_with_a_priority_of_each_side() {
     let end = |ns, tag| xdp(ns, IFNAME, Some(tag));
     let tune = |i: usize, attr: &mut AhAttr| attr.sl = if i == 0 { 3 } else { 5 };
     let ends = [end(&net.a, 100), end(&net.b, 100)];
-    let [mut a, mut b] = both(ends, PathMtu::Mtu1024, tune);
+    let [mut a, mut b] = ends;
+    both(&mut a, &mut b, PathMtu::Mtu1024, tune);
     exchange(&mut a, &mut b, 10_000);
     exchange(&mut b, &mut a, 10_000);
     drop((a, b));
     // Frames of another VLAN reach the port, and nobody behind it.
     let ends = [end(&net.a, 100), end(&net.b, 101)];
-    let [mut a, mut b] = both(ends, PathMtu::Mtu1024, tune);
+    let [mut a, mut b] = ends;
+    both(&mut a, &mut b, PathMtu::Mtu1024, tune);
     write(&mut a, &b, 1, 64);
     a.dies(&mut b);
     let refused = b.host.engine.qp_counters(b.qpn).unwrap();
@@ -320,7 +204,8 @@ fn netns_case_62_an_address_removed_while_sending() {
         return;
     };
     let ends = [&net.a, &net.b].map(|ns| xdp(ns, IFNAME, None));
-    let [mut a, mut b] = both(ends, PathMtu::Mtu1024, |_, _| {});
+    let [mut a, mut b] = ends;
+    both(&mut a, &mut b, PathMtu::Mtu1024, |_, _| {});
     lose_address(&mut a, &mut b);
     assert!(
         a.host.engine.failure(a.qpn).is_some(),
@@ -339,7 +224,8 @@ fn netns_case_62_an_address_removed_while_sending() {
         });
         End::new(ns, port, addressing)
     });
-    let [mut a, mut b] = both(ends, PathMtu::Mtu1024, |_, _| {});
+    let [mut a, mut b] = ends;
+    both(&mut a, &mut b, PathMtu::Mtu1024, |_, _| {});
     lose_address(&mut a, &mut b);
     // It comes back.
     let back = format!("addr add {}/24 dev {IFNAME}", net.a.v4);

@@ -1,4 +1,4 @@
-//! Compiles `src/roce.bpf.c` with clang and generates its libbpf skeleton.
+//! Compiles the programs in `src/*.bpf.c` with clang and generates their libbpf skeletons.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,24 +6,27 @@ use std::process::exit;
 
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "src/roce.bpf.c";
+const PROGRAMS: [&str; 2] = ["roce", "hop"];
 
 fn main() {
-    println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-changed=build.rs");
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("roce.skel.rs");
-    if let Err(error) = skeleton(&out) {
-        eprintln!(
-            "could not compile {SOURCE}: {error:#}\n\
-             The XDP program needs clang and the kernel headers: \
-             apt-get install clang libelf-dev zlib1g-dev m4 pkg-config make gcc libc6-dev\n\
-             or build without AF_XDP: --no-default-features"
-        );
-        exit(1);
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
+    for name in PROGRAMS {
+        let source = format!("src/{name}.bpf.c");
+        println!("cargo:rerun-if-changed={source}");
+        if let Err(error) = skeleton(&source, &out.join(format!("{name}.skel.rs"))) {
+            eprintln!(
+                "could not compile {source}: {error:#}\n\
+                 The XDP programs need clang and the kernel headers: \
+                 apt-get install clang libelf-dev zlib1g-dev m4 pkg-config make gcc libc6-dev\n\
+                 or build without AF_XDP: --no-default-features"
+            );
+            exit(1);
+        }
     }
 }
 
-fn skeleton(out: &Path) -> anyhow::Result<()> {
+fn skeleton(source: &str, out: &Path) -> anyhow::Result<()> {
     let mut args = vec![
         "-Wall".to_owned(),
         "-Wextra".to_owned(),
@@ -36,7 +39,7 @@ fn skeleton(out: &Path) -> anyhow::Result<()> {
         args.push(format!("-I{}", multiarch.display()));
     }
     SkeletonBuilder::new()
-        .source(SOURCE)
+        .source(source)
         .clang_args(args)
         .build_and_generate(out)?;
     Ok(())

@@ -32,10 +32,10 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use options::{Options, USAGE};
-use rows::{D6, D6_INSTRUCTIONS, D7, D10, Kind, Table};
+use rows::{D6, D6_INSTRUCTIONS, D7, D7_CC, D10, Kind, Table};
 use support::core::{ByteRate, MessageRate, messages};
 use support::threads::Flow;
-use support::{Op, Pair};
+use support::{Op, Pace, Pair};
 use udp::UdpLink;
 use xroce_net::datapath::Link;
 use xroce_wire::newtypes::PathMtu;
@@ -135,7 +135,7 @@ fn run(lab: &mut Lab, facts: &mut Vec<(&'static str, String)>) {
     let rounds = format!("{}, {} s each", lab.options.rounds, lab.options.seconds);
     facts.push(("rounds", rounds));
     let mut core = lab.options.wants(&[D6.id]).then(MessageRate::new);
-    let mut bytes = lab.options.wants(&[D7.id]).then(ByteRate::new);
+    let mut bytes = lab.options.wants(&[D7.id, D7_CC.id]).then(ByteRate::new);
     for round in 0..lab.options.rounds {
         eprintln!("round {} of {}", round + 1, lab.options.rounds);
         lab.round = round;
@@ -146,8 +146,7 @@ fn run(lab: &mut Lab, facts: &mut Vec<(&'static str, String)>) {
             lab.table.add(&D6, core.measure(), None);
         }
         if let Some(bytes) = &mut bytes {
-            let (ours, bare) = lab.measure(bytes, ByteRate::measure, ByteRate::copy_and_crc);
-            lab.table.add(&D7, ours, bare);
+            in_memory(lab, bytes);
         }
     }
     if lab.options.wants(&[D6_INSTRUCTIONS.id]) {
@@ -158,6 +157,19 @@ fn run(lab: &mut Lab, facts: &mut Vec<(&'static str, String)>) {
     }
     if lab.options.wants(&[D10.id]) {
         allocations_in_memory(lab);
+    }
+}
+
+/// One round of D7, and with pacing.
+fn in_memory(lab: &mut Lab, bytes: &mut ByteRate) {
+    let with = |pace| move |bytes: &mut ByteRate| bytes.measure(pace);
+    if lab.options.wants(&[D7.id]) {
+        let (ours, bare) = lab.measure(bytes, with(Pace::Fixed), ByteRate::copy_and_crc);
+        lab.table.add(&D7, ours, bare);
+    }
+    if lab.options.wants(&[D7_CC.id]) {
+        let (paced, plain) = lab.measure(bytes, with(Pace::Dcqcn), with(Pace::Fixed));
+        lab.table.add(&D7_CC, paced, plain);
     }
 }
 

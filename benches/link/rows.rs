@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use crate::support::spread::Spread;
+
 /// Unit of both figures of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Unit {
@@ -101,6 +103,12 @@ rows! {
         Instructions, Goal::FigureBelow(600.0);
     D7: "D7", "WRITE 1 MB, path MTU 4096, two engines in one thread", "2 copies + 2 CRC-32 alone",
         GigabytesPerSecond, Goal::Ratio(0.6);
+    D1_CC: "D1+CC", "the same as D1 with DCQCN, every packet paced", "the same without",
+        PacketsPerSecond, Goal::Ratio(0.95);
+    D2_CC: "D2+CC", "the same as D2 (4096) with DCQCN, every packet paced", "the same without",
+        PacketsPerSecond, Goal::Ratio(0.95);
+    D7_CC: "D7+CC", "the same as D7 with DCQCN, every packet paced", "the same without",
+        GigabytesPerSecond, Goal::Ratio(0.95);
     D10: "D10", "allocations after warm-up, both ends", "",
         Allocations, Goal::FigureBelow(0.0);
 }
@@ -121,47 +129,20 @@ pub(crate) struct Table {
     samples: Vec<Samples>,
 }
 
-#[derive(Clone, Copy)]
-struct Spread {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-fn spread(values: impl Iterator<Item = f64>) -> Option<Spread> {
-    let mut v: Vec<f64> = values.collect();
-    v.sort_by(f64::total_cmp);
-    Some(Spread {
-        median: *v.get(v.len() / 2)?,
-        min: *v.first()?,
-        max: *v.last()?,
-    })
-}
-
-impl Spread {
-    fn show(self, each: impl Fn(f64) -> String) -> String {
-        let (low, high) = (each(self.min), each(self.max));
-        if low == high {
-            low
-        } else {
-            format!("{} ({low}–{high})", each(self.median))
-        }
-    }
-
-    fn json(self) -> Value {
-        json!({"median": self.median, "min": self.min, "max": self.max})
-    }
+/// As JSON.
+fn json_of(s: Spread) -> Value {
+    json!({"median": s.median, "min": s.min, "max": s.max})
 }
 
 impl Samples {
     fn ratio(&self) -> Option<Spread> {
-        spread(self.ours.iter().zip(&self.peer).map(|(o, p)| o / p))
+        Spread::of(self.ours.iter().zip(&self.peer).map(|(o, p)| o / p))
     }
 }
 
 impl Kind {
     fn met(&self, s: &Samples) -> Option<bool> {
-        let ours = spread(s.ours.iter().copied()).map(|s| s.median);
+        let ours = Spread::of(s.ours.iter().copied()).map(|s| s.median);
         let ratio = s.ratio().map(|s| s.median);
         match self.goal {
             Goal::Ratio(least) => ratio.map(|r| r >= least),
@@ -240,7 +221,7 @@ impl Table {
         for (kind, s) in self.rows() {
             let unit = kind.unit;
             let figure = |v: &[f64]| {
-                spread(v.iter().copied()).map_or_else(dash, |s| s.show(|v| unit.show(v)))
+                Spread::of(v.iter().copied()).map_or_else(dash, |s| s.show(|v| unit.show(v)))
             };
             let ratio = s
                 .ratio()
@@ -292,9 +273,9 @@ impl Table {
                     "unit": format!("{:?}", kind.unit),
                     "ours": s.ours,
                     "peer": s.peer,
-                    "ours_spread": spread(s.ours.iter().copied()).map(Spread::json),
-                    "peer_spread": spread(s.peer.iter().copied()).map(Spread::json),
-                    "ratio": s.ratio().map(Spread::json),
+                    "ours_spread": Spread::of(s.ours.iter().copied()).map(json_of),
+                    "peer_spread": Spread::of(s.peer.iter().copied()).map(json_of),
+                    "ratio": s.ratio().map(json_of),
                     "target": kind.goal(),
                     "met": kind.met(s),
                     "packets_sent_again": s.resent,

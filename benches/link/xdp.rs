@@ -6,9 +6,9 @@ use xroce_net::xdp::{XdpConfig, XdpPort};
 use xroce_testnet::{IFNAME, Netns, NetnsPair};
 use xroce_wire::newtypes::{Gid, PathMtu};
 
-use crate::rows::{D1, D2_1024, D2_4096, D3_P50, D3_P99, Kind};
-use crate::support::threads::{Load, flood, ping_pong};
-use crate::support::{Op, Pair, Place};
+use crate::rows::{D1, D1_CC, D2_1024, D2_4096, D2_CC, D3_P50, D3_P99, Kind};
+use crate::support::threads::{Flow, Load, flood, ping_pong};
+use crate::support::{Op, Pace, Pair, Place};
 use crate::{Lab, Outcome, note_flow, raw};
 
 /// Receive chunks, as `xroce perf` has them: with fewer a receiver that loses its core for a
@@ -26,7 +26,7 @@ pub(crate) struct XdpLink {
 }
 
 impl XdpLink {
-    pub(crate) const ROWS: [&Kind; 5] = [&D1, &D2_1024, &D2_4096, &D3_P50, &D3_P99];
+    pub(crate) const ROWS: [&Kind; 7] = [&D1, &D2_1024, &D2_4096, &D3_P50, &D3_P99, &D1_CC, &D2_CC];
 
     pub(crate) fn open() -> Outcome<Self> {
         let net = NetnsPair::new(4200, 1)?;
@@ -55,7 +55,31 @@ impl XdpLink {
         self.rate(lab, &D1, send)?;
         self.rate(lab, &D2_1024, write(PathMtu::Mtu1024))?;
         self.rate(lab, &D2_4096, write(PathMtu::Mtu4096))?;
+        self.paced(lab, &D1_CC, send)?;
+        self.paced(lab, &D2_CC, write(PathMtu::Mtu4096))?;
         self.round_trip(lab)
+    }
+
+    /// Packets a second with congestion control and pacing, against the same without.
+    fn paced(&mut self, lab: &mut Lab, kind: &'static Kind, load: Load) -> Outcome<()> {
+        if !lab.options.wants(&[kind.id]) {
+            return Ok(());
+        }
+        let time = lab.options.time();
+        let packets = f64::from(load.mtu.packets(load.size));
+        let with = |pace| {
+            move |pair: &mut Pair<XdpPort>| {
+                pair.pace = pace;
+                let flow = flood(pair, load, time, crate::counting::asked);
+                pair.pace = Pace::Fixed;
+                flow
+            }
+        };
+        let (paced, plain) = lab.measure(&mut self.pair, with(Pace::Dcqcn), with(Pace::Fixed));
+        note_flow(&mut lab.table, kind, "AF_XDP", &paced);
+        let rate = |flow: &Flow| flow.messages_per_second() * packets;
+        lab.table.add(kind, rate(&paced), plain.as_ref().map(rate));
+        Ok(())
     }
 
     /// Packets a second against frames a second of the same size.

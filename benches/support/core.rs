@@ -8,7 +8,7 @@ use xroce_net::datapath::Link;
 use xroce_wire::icrc::crc_update;
 use xroce_wire::newtypes::PathMtu;
 
-use super::{MEMORY, Op, Pair};
+use super::{MEMORY, Op, Pace, Pair};
 
 fn seconds(f: impl FnOnce()) -> f64 {
     let start = clock::now();
@@ -62,7 +62,12 @@ impl ByteRate {
         }
     }
 
-    pub fn measure(&mut self) -> f64 {
+    /// Of a new pair of queue pairs with `pace`.
+    pub fn measure(&mut self, pace: Pace) -> f64 {
+        self.pair.disconnect();
+        self.pair.pace = pace;
+        self.pair.connect(PathMtu::Mtu4096);
+        self.pair.stream(Op::Write, Self::SIZE, Self::COUNT / 10);
         let time = seconds(|| self.pair.stream(Op::Write, Self::SIZE, Self::COUNT));
         Self::BYTES as f64 / time
     }

@@ -7,13 +7,15 @@
 )]
 
 pub mod core;
+pub mod spread;
 pub mod threads;
 
 use xroce_engine::{Engine, EngineConfig, Mr, clock};
 use xroce_net::datapath::{Datapath, Link};
 use xroce_net::sim::{LoopConfig, LoopPort, loop_pair};
+use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::memory::{Access, Pd};
-use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::qp::{QpAttr, QpInit, QpState};
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
@@ -37,6 +39,31 @@ pub enum Op {
     Read,
 }
 
+/// What governs the senders of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pace {
+    /// The fixed window alone.
+    Fixed,
+    /// DCQCN, and every packet paced: at 100 Gb/s, which nothing here reaches, so that what is
+    /// measured is the work and not the pause.
+    Dcqcn,
+}
+
+impl Pace {
+    fn apply(self, attr: QpAttr) -> QpAttr {
+        if self == Self::Fixed || attr.state != Some(QpState::Rts) {
+            return attr;
+        }
+        let line = Rate::bits_per_second(400_000_000_000);
+        let control = CongestionControl::by_name("dcqcn", line, &[]).expect("it is known");
+        QpAttr {
+            congestion: Some(control),
+            rate_limit: Some(Rate::bits_per_second(100_000_000_000)),
+            ..attr
+        }
+    }
+}
+
 /// Where a port is.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -58,7 +85,7 @@ pub struct End<D: Datapath> {
 }
 
 impl<D: Datapath> End<D> {
-    fn new(port: D, place: Place) -> Self {
+    pub fn new(port: D, place: Place) -> Self {
         let mut engine = Engine::new(port, EngineConfig::default());
         let pd = engine.alloc_pd();
         let cq = engine.create_cq(CQ_DEPTH).expect("a CQ");
@@ -76,14 +103,22 @@ impl<D: Datapath> End<D> {
         }
     }
 
-    fn create_qp(&mut self) -> Qpn {
+    pub fn create_qp(&mut self) -> Qpn {
         let mut init = QpInit::rc(self.pd, self.cq, self.cq);
         init.max_send_wr = DEPTH;
         init.max_recv_wr = 2 * DEPTH;
         self.engine.create_qp(&init).expect("a QP")
     }
 
-    fn connect(&mut self, qpn: Qpn, peer: &Place, peer_qpn: Qpn, mtu: PathMtu) {
+    /// `tune` gets the attributes of each step.
+    pub fn connect(
+        &mut self,
+        qpn: Qpn,
+        peer: &Place,
+        peer_qpn: Qpn,
+        mtu: PathMtu,
+        tune: &dyn Fn(QpAttr) -> QpAttr,
+    ) {
         let av = AddressVector {
             src: self.place.gid,
             dst: peer.gid,
@@ -101,7 +136,9 @@ impl<D: Datapath> End<D> {
             QpAttr::rtr(av, mtu, peer_qpn, Psn::new(0)),
             QpAttr::rts(Psn::new(0)),
         ] {
-            self.engine.modify_qp(qpn, &attr).expect("the next state");
+            self.engine
+                .modify_qp(qpn, &tune(attr))
+                .expect("the next state");
         }
         self.qpns.push(qpn);
     }
@@ -170,6 +207,8 @@ impl<D: Datapath> End<D> {
 /// Two ends with connected queue pairs.
 pub struct Pair<D: Datapath = LoopPort> {
     pub ends: [End<D>; 2],
+    /// Of the queue pairs connected from now on.
+    pub pace: Pace,
 }
 
 impl Pair {
@@ -233,6 +272,7 @@ impl<D: Datapath> Pair<D> {
     pub fn new(ports: [(D, Place); 2]) -> Self {
         Self {
             ends: ports.map(|(port, place)| End::new(port, place)),
+            pace: Pace::Fixed,
         }
     }
 
@@ -240,8 +280,9 @@ impl<D: Datapath> Pair<D> {
     pub fn connect(&mut self, mtu: PathMtu) {
         let [a, b] = &mut self.ends;
         let (qa, qb) = (a.create_qp(), b.create_qp());
-        a.connect(qa, &b.place, qb, mtu);
-        b.connect(qb, &a.place, qa, mtu);
+        let tune = |attr| self.pace.apply(attr);
+        a.connect(qa, &b.place, qb, mtu, &tune);
+        b.connect(qb, &a.place, qa, mtu, &tune);
     }
 
     /// Destroys all queue pairs.

@@ -403,14 +403,15 @@ impl Churn {
                 }
                 self.arm(i);
             }
-            self.collect_small(i);
+            any |= self.collect_small(i);
             self.check_srq(i);
         }
         any
     }
 
-    /// CQs that are too small are looked at now and then.
-    fn collect_small(&mut self, i: usize) {
+    /// CQs that are too small are looked at now and then; whether one had something.
+    fn collect_small(&mut self, i: usize) -> bool {
+        let mut any = false;
         for n in 0..self.lives.len() {
             let Some(cq) = self.lives[n].small_cq[i] else {
                 continue;
@@ -420,9 +421,11 @@ impl Churn {
                 let got = self.world.hosts[i].engine.poll_cq(cq, &mut wcs);
                 for wc in &wcs[..got] {
                     self.completed(i, wc);
+                    any = true;
                 }
             }
         }
+        any
     }
 
     fn event(&mut self, i: usize, AsyncEvent { source, event }: AsyncEvent) {

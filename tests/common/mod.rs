@@ -16,6 +16,8 @@
 
 pub mod lane;
 pub mod model;
+#[cfg(feature = "xdp")]
+pub mod netns_end;
 pub mod script;
 pub mod trace;
 

@@ -1,9 +1,11 @@
-//! Two network namespaces joined by a veth pair, for tests; removed on drop.
+//! Network namespaces joined by veth pairs, for tests: two, or a star; removed on drop.
 //!
-//! Everything lives inside the two namespaces, nothing is added to the one of the caller.
+//! Everything lives inside these namespaces, nothing is added to the one of the caller.
 //! Names are `xr<pid>-<n>a` and `…b`; what a process that died without cleaning up left behind
 //! is removed by the next one. Needs root and `ip` (iproute2).
 #![forbid(unsafe_code)]
+
+mod star;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,6 +21,8 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
+
+pub use star::Star;
 
 /// Where iproute2 keeps its namespaces.
 const NETNS_DIR: &str = "/run/netns";
@@ -91,6 +95,16 @@ impl Netns {
         command
     }
 
+    /// Interfaces up, addresses added.
+    fn bring_up(&self) -> Result<(), String> {
+        self.run(no_duplicate_detection);
+        self.ip_cmd("link set lo up")?;
+        self.ip_cmd(&format!("link set {IFNAME} up"))?;
+        self.ip_cmd(&format!("addr add {}/24 dev {IFNAME}", self.v4))?;
+        self.ip_cmd(&format!("addr add {}/64 dev {IFNAME} nodad", self.v6))?;
+        Ok(())
+    }
+
     /// One ICMP echo to `to` from inside the namespace, answered within two seconds.
     ///
     /// # Errors
@@ -153,11 +167,7 @@ impl NetnsPair {
             end(&pair.b)
         ))?;
         for ns in [&pair.a, &pair.b] {
-            ns.run(no_duplicate_detection);
-            ns.ip_cmd("link set lo up")?;
-            ns.ip_cmd(&format!("link set {IFNAME} up"))?;
-            ns.ip_cmd(&format!("addr add {}/24 dev {IFNAME}", ns.v4))?;
-            ns.ip_cmd(&format!("addr add {}/64 dev {IFNAME} nodad", ns.v6))?;
+            ns.bring_up()?;
         }
         Ok(pair)
     }

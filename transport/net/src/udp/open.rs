@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimestampns;
+use nix::{libc, setsockopt_impl, sockopt_impl};
 use quinn_udp::{UdpSockRef, UdpSocketState};
 use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -14,6 +15,12 @@ use crate::neigh::{self, Interface};
 
 /// UDP port of RoCEv2, as source and destination.
 pub const ROCE_PORT: u16 = 4791;
+
+sockopt_impl!(
+    /// Take UDP over IPv6 with checksum 0. RoCEv2 allows that and NICs send it (the ICRC covers
+    /// more); the kernel drops such packets unless told otherwise (RFC 6935).
+    AcceptZeroChecksum, SetOnly, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, bool
+);
 
 /// How a port is set up.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +91,8 @@ pub(super) fn open(ip: IpAddr, cfg: &UdpConfig) -> Result<Opened, UdpError> {
         socket
             .set_only_v6(true)
             .map_err(fail("setting IPV6_V6ONLY"))?;
+        setsockopt(&socket, AcceptZeroChecksum, &true)
+            .map_err(|e| fail("setting UDP_NO_CHECK6_RX")(e.into()))?;
     }
     // Before bind: from then on packets arrive.
     let (rcvbuf, sndbuf) = size_buffers(&socket, cfg.buffer_bytes).map_err(fail("buffers"))?;

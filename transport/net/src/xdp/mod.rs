@@ -1,7 +1,9 @@
 //! AF_XDP: frames straight from and to a queue of a network interface.
 //!
-//! * `attach`: the program of `xroce-xdp-prog` on the interface, one per interface however many
-//!   ports it has, held by a bpf_link so that the kernel detaches it when the process dies.
+//! * `link`: a program on an interface, held by a bpf_link so that the kernel detaches it when the
+//!   process dies; `attach`: the one that steers to sockets, one per interface however many ports
+//!   it has.
+//! * [`hop`]: a switch that marks and drops as a bottleneck does.
 //! * `memory`: the UMEM, one range of memory in chunks of 4096 bytes.
 //! * `rx`, `tx`: two rings each; every chunk has exactly one owner at a time.
 //! * `open`: from the configuration to memory and rings; `port`: [`XdpPort`], the backend;
@@ -16,6 +18,8 @@ mod assembly;
 mod attach;
 mod config;
 mod error;
+pub mod hop;
+mod link;
 mod memory;
 mod open;
 mod port;
