@@ -18,7 +18,7 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench sim paper fuzz \
+.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench hop sim paper fuzz \
     interop interop-build interop-smoke interop-rate clean
 
 help: ## this list
@@ -72,6 +72,9 @@ deny: ## licences, sources and duplicates of the dependencies (offline)
 bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 	$(CARGO) bench --locked $(FLAGS) --bench micro
 	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
+
+hop: setup-test ## incast and loss over real frames: the tables of docs/congestion.md
+	$(CARGO) bench --locked $(FLAGS) --bench hop -- $(BENCH)
 
 sim: ## random work over a random network, SEEDS seeds (1000) from FIRST_SEED (random); property tests too
 	PROPTEST_CASES=20000 $(CARGO) test --locked --release $(FLAGS) -p xroce-proto -p xroce-wire

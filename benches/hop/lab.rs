@@ -13,7 +13,7 @@ use xroce_proto::counters::Counters;
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::recovery::Reliability;
 use xroce_proto::time::{Duration, Instant};
-use xroce_proto::wc::Completion;
+use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::SendOp;
 use xroce_testnet::{IFNAME, Netns, Star};
 use xroce_wire::newtypes::{Gid, PathMtu, Qpn};
@@ -51,11 +51,9 @@ pub(crate) struct Trial {
 pub(crate) struct Run {
     /// Payload bits per second of each flow.
     pub(crate) goodput: Vec<f64>,
-    /// Of all senders, and of the receiver.
+    /// Of all senders.
     pub(crate) senders: Counters,
-    pub(crate) receiver: Counters,
     pub(crate) queue: QueueReport,
-    pub(crate) seconds: f64,
     /// Queue pairs that gave up, in words.
     pub(crate) failed: Vec<String>,
 }
@@ -141,22 +139,17 @@ impl Lab {
             },
             || answer(receiver, &done),
         );
-        let (goodput, seconds, failed, queue) = flows?;
-        let sum = |ends: &[End<XdpPort>]| {
-            let mut all = Counters::default();
-            for end in ends {
-                for &qpn in &end.qpns {
-                    all += end.engine.qp_counters(qpn).unwrap_or_default();
-                }
+        let (goodput, failed, queue) = flows?;
+        let mut counters = Counters::default();
+        for end in senders {
+            for &qpn in &end.qpns {
+                counters += end.engine.qp_counters(qpn).unwrap_or_default();
             }
-            all
-        };
+        }
         Ok(Run {
             goodput,
-            senders: sum(senders),
-            receiver: sum(std::slice::from_ref(&self.receiver)),
+            senders: counters,
             queue,
-            seconds,
             failed,
         })
     }
@@ -194,7 +187,7 @@ struct Progress {
     failed: bool,
 }
 
-type Flows = (Vec<f64>, f64, Vec<String>, QueueReport);
+type Flows = (Vec<f64>, Vec<String>, QueueReport);
 
 /// All senders in turn, in this thread.
 fn send(
@@ -226,7 +219,7 @@ fn send(
                 let bits = |f: &Progress| (f.done - f.before) as f64 * f64::from(MESSAGE) * 8.0;
                 let goodput = flows.iter().map(|f| bits(f) / seconds).collect();
                 let report = hop.queue(0).map_err(|e| e.to_string())?;
-                return Ok((goodput, seconds, failed, report));
+                return Ok((goodput, failed, report));
             }
             _ => {}
         }
@@ -251,7 +244,7 @@ fn step(
     let mut batch = [Completion::EMPTY; REAP];
     let n = end.engine.poll_cq(end.cq, &mut batch);
     for wc in &batch[..n] {
-        if wc.status == xroce_proto::wc::WcStatus::Success {
+        if wc.status == WcStatus::Success {
             flow.done += 1;
         } else if !flow.failed {
             flow.failed = true;

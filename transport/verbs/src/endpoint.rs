@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use xroce_proto::recovery::SelectiveParams;
 use xroce_wire::newtypes::{Gid, PathMtu, Psn, QKey, Qpn};
 
 use crate::mr::RemoteMr;
@@ -34,6 +35,12 @@ pub enum EndpointError {
     /// PSNs have 24 bits.
     #[error("PSN {0:#x} has more than 24 bits")]
     Psn(u32),
+    /// What selective retransmission cannot have.
+    #[error(
+        "selective retransmission over {0} packets: it must be a power of two from {least} to {most}",
+        least = SelectiveParams::RANGE.0, most = SelectiveParams::RANGE.1
+    )]
+    Selective(u32),
     /// No path MTU.
     #[error("path MTU {0}: it must be 256, 512, 1024, 2048 or 4096")]
     PathMtu(u32),
@@ -73,6 +80,8 @@ pub struct Endpoint {
     pub psn: Psn,
     /// Largest path MTU of its link.
     pub path_mtu: PathMtu,
+    /// PSNs it would take out of order: it agrees to selective retransmission. Used if both do.
+    pub selective: Option<u32>,
     /// Q_Key that datagrams must carry.
     pub qkey: Option<QKey>,
     /// Memory the peer may use.
@@ -80,7 +89,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Without memory and Q_Key, path MTU 4096.
+    /// Without memory, Q_Key and selective retransmission, path MTU 4096.
     #[must_use]
     pub const fn new(gid: Gid, qpn: Qpn, psn: Psn) -> Self {
         Self {
@@ -88,6 +97,7 @@ impl Endpoint {
             qpn,
             psn,
             path_mtu: PathMtu::Mtu4096,
+            selective: None,
             qkey: None,
             memory: None,
         }
@@ -117,6 +127,8 @@ struct Fields {
     psn: u32,
     path_mtu: u32,
     #[serde(default)]
+    selective: Option<u32>,
+    #[serde(default)]
     qkey: Option<u32>,
     #[serde(default)]
     memory: Option<RemoteMr>,
@@ -129,6 +141,7 @@ impl From<Endpoint> for Fields {
             qpn: endpoint.qpn.value(),
             psn: endpoint.psn.value(),
             path_mtu: u32::try_from(endpoint.path_mtu.bytes()).unwrap_or(0),
+            selective: endpoint.selective,
             qkey: endpoint.qkey.map(QKey::value),
             memory: endpoint.memory,
         }
@@ -148,6 +161,9 @@ impl TryFrom<Fields> for Endpoint {
         if fields.gid.is_unspecified() || fields.gid.is_multicast() {
             return Err(EndpointError::Address(fields.gid));
         }
+        if let Some(range) = fields.selective.filter(|&r| !SelectiveParams::is_range(r)) {
+            return Err(EndpointError::Selective(range));
+        }
         let bytes = usize::try_from(fields.path_mtu).ok();
         let path_mtu = bytes.and_then(PathMtu::from_bytes);
         Ok(Self {
@@ -155,6 +171,7 @@ impl TryFrom<Fields> for Endpoint {
             qpn: Qpn::new(fields.qpn),
             psn: Psn::new(fields.psn),
             path_mtu: path_mtu.ok_or(EndpointError::PathMtu(fields.path_mtu))?,
+            selective: fields.selective,
             qkey: fields.qkey.map(QKey::new),
             memory: fields.memory,
         })
@@ -242,6 +259,7 @@ mod tests {
         let memory = RemoteMr::new(Va::new(0x1000), 64, RKey::new(7)).unwrap();
         Endpoint {
             path_mtu: PathMtu::Mtu1024,
+            selective: Some(512),
             ..Endpoint::new(Gid::from_v4([10, 0, 0, 1]), Qpn::new(17), Psn::new(5))
         }
         .with_memory(Some(memory))
@@ -263,6 +281,8 @@ mod tests {
             ("qpn", (-1).into(), "invalid value"),
             ("psn", 0x0100_0000.into(), "PSN 0x1000000"),
             ("path_mtu", 1500.into(), "path MTU 1500"),
+            ("selective", 64.into(), "over 64 packets"),
+            ("selective", 1000.into(), "a power of two from 128 to 16384"),
             ("gid", "0.0.0.0".into(), "0.0.0.0 is not"),
             ("gid", "ff0e::1".into(), "ff0e::1 is not"),
             ("gid", "nonsense".into(), "invalid"),

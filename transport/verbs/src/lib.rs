@@ -116,9 +116,11 @@ pub use xroce_engine::{EngineError, EngineStats, Failure, Notify, PollMode, Work
 pub use xroce_net::addressing::Addressing;
 pub use xroce_net::datapath::{Datapath, PortStats};
 pub use xroce_net::gids::GidEntry;
+pub use xroce_proto::cc::{CongestionControl, Rate};
 pub use xroce_proto::counters::Counters;
 pub use xroce_proto::memory::Access;
 pub use xroce_proto::qp::{QpAttr, QpInfo, QpState, QpType};
+pub use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 pub use xroce_proto::time::Instant;
 pub use xroce_proto::wc::{Completion, Event, WcError, WcFlags, WcOpcode, WcStatus};
 pub use xroce_proto::wr::Placement;

@@ -9,8 +9,8 @@ use common::{ALL, World};
 use xroce_proto::wr::PostError;
 use xroce_verbs::{
     Access, ConnectAttr, Endpoint, Event, InUse, Notify, PKey, PathMtu, PortState, Psn, QpAttr,
-    QpState, Qpn, Rc, RecvBatch, Region, Rereg, SendBatch, SliceError, Type1, VerbsError, WcStatus,
-    WrError,
+    QpState, Qpn, Rc, RecvBatch, Region, Reliability, Rereg, SelectiveParams, SendBatch,
+    SliceError, Type1, VerbsError, WcStatus, WrError,
 };
 
 #[test]
@@ -473,4 +473,48 @@ fn a_device_that_breaks_says_so_to_everybody() {
     batch.send(1);
     let refused = *a.post(&batch).unwrap_err().error;
     assert!(matches!(refused, WrError::Device { .. }), "{refused}");
+}
+
+/// Both want it: over the smaller range. One does not: neither end sends an extension packet, and
+/// the one that would has adaptive timeouts.
+#[test]
+fn losses_are_repaired_selectively_if_both_sides_would() {
+    let selective = |range| {
+        Reliability::Selective(SelectiveParams {
+            range,
+            window: 128,
+            store: 128,
+            ..SelectiveParams::default()
+        })
+    };
+    for (wanted, agreed) in [
+        ([selective(1024), selective(256)], true),
+        ([selective(1024), Reliability::GoBackN], false),
+        ([Reliability::GoBackN, selective(512)], false),
+    ] {
+        let mut world = World::new();
+        let [a, b] = [0, 1].map(|n| {
+            let builder = world.hosts[n].qp::<Rc>();
+            let qp = builder.reliability(wanted[n]).create().unwrap();
+            qp.init(ALL).unwrap()
+        });
+        let [a, b] = common::connect_rc([a, b], &ConnectAttr::default());
+        for (qp, wanted) in [&a, &b].into_iter().zip(wanted) {
+            let has = qp.query().unwrap().attr.reliability.unwrap();
+            match has {
+                Reliability::Selective(params) => assert!(agreed && params.range == 256),
+                Reliability::Adaptive(_) => {
+                    assert!(!agreed && wanted != Reliability::GoBackN);
+                }
+                _ => assert!(!agreed && wanted == Reliability::GoBackN),
+            }
+        }
+        let mut batch = SendBatch::new();
+        batch
+            .write(3, world.hosts[1].mr.remote().unwrap())
+            .inline(b"z");
+        a.post(&batch).unwrap();
+        world.run();
+        assert_eq!(world.hosts[0].completions()[0].ok().unwrap().wr_id, 3);
+    }
 }

@@ -72,7 +72,7 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         };
         let qps = answer.talk.flow.start_step(shape, FULL_ACCESS)?;
         answer.prepare(messages)?;
-        let attributes = Attributes::for_size(step.size);
+        let attributes = Attributes::for_size(step.size, plan.repair);
         answer.talk.flow.connect_step(&qps, theirs, attributes)?;
         answer.talk.say(&Message::Ready { qps })?;
         while answer.round()? {}

@@ -7,7 +7,7 @@ use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
 use super::congestion::CongestionArgs;
-use super::plan::{self, Limit, Op, Plan, Test};
+use super::plan::{self, Limit, Op, Plan, Repair, Test};
 
 /// TCP port of the side channel unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 18_715;
@@ -250,6 +250,9 @@ pub(crate) struct TestArgs {
     /// Both sides send (perftest bandwidth)
     #[arg(long)]
     pub bidirectional: bool,
+    /// How losses are repaired; "selective" needs xroce on both sides, "adaptive" suits every peer
+    #[arg(long, value_enum, default_value_t)]
+    pub repair: Repair,
     /// Compare every message with what was sent, on the far side too
     #[arg(long)]
     pub verify: bool,
@@ -366,6 +369,7 @@ impl ClientArgs {
             lat_limit: self.latency_seconds.map_or(limit, Limit::Millis),
             verify: test.verify,
             lat_max_size: self.latency_max_size.unwrap_or(plan::MAX_SIZE),
+            repair: test.repair,
         }
     }
 }

@@ -20,7 +20,7 @@ use xroce_wire::path::AddressVector;
 use super::args::Poll;
 use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
 use super::node::{Node, REAP};
-use super::plan::{Op, Plan, Shape, Step};
+use super::plan::{Op, Plan, Repair, Shape, Step};
 use super::stats::Stats;
 
 /// `wr_id` of a receive has this bit.
@@ -114,12 +114,14 @@ pub(crate) struct Attributes {
     pub rnr_retry: u8,
     /// Whether this side sends; otherwise its queue pairs stay in RTR.
     pub sends: bool,
+    /// How losses are repaired; never selectively unless the peer does too.
+    pub repair: Repair,
 }
 
 impl Attributes {
     /// For messages of `size` bytes: as many READs as there can be, and of large ones so many that
     /// their answers fit into the rings of this side.
-    pub(crate) fn for_size(size: u32) -> Self {
+    pub(crate) fn for_size(size: u32, repair: Repair) -> Self {
         let fitting = READ_BYTES / size.max(1);
         let most = u32::from(RD_ATOMIC_MAX);
         Self {
@@ -127,6 +129,7 @@ impl Attributes {
             reads_out: u8::try_from(fitting.clamp(16, most)).unwrap_or(RD_ATOMIC_MAX),
             rnr_retry: 6,
             sends: true,
+            repair,
         }
     }
 }
@@ -276,6 +279,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             let path = self.node.path_of(qpn, theirs.qpn, remote.path);
             let rtr = QpAttr {
                 max_dest_rd_atomic: Some(attributes.reads_in),
+                reliability: Some(attributes.repair.into()),
                 ..QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn)
             };
             self.node.engine.modify_qp(qpn, &rtr)?;

@@ -31,7 +31,7 @@ use super::plan::Plan;
 /// First bytes of every message.
 pub(crate) const MAGIC: [u8; 4] = *b"XRPF";
 /// Version of the exchange; both sides must have the same.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Bytes before the JSON.
 pub(crate) const HEADER_LEN: usize = 12;
 /// Longest JSON, in bytes: 256 queue pairs take about 10 KB.

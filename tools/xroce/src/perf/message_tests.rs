@@ -1,6 +1,6 @@
 //! What a hostile peer may say, and what becomes of it.
 
-use super::super::plan::{Limit, Op, Test};
+use super::super::plan::{Limit, Op, Repair, Test};
 use super::*;
 
 fn plan() -> Plan {
@@ -14,6 +14,7 @@ fn plan() -> Plan {
         lat_limit: Limit::Millis(100),
         verify: true,
         lat_max_size: 4096,
+        repair: Repair::Selective,
     }
 }
 

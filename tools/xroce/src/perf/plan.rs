@@ -8,6 +8,7 @@ use std::fmt;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 
 /// Largest message, in bytes.
 pub(crate) const MAX_SIZE: u32 = 64 << 20;
@@ -81,6 +82,29 @@ impl fmt::Display for Test {
     }
 }
 
+/// How losses are repaired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Repair {
+    /// All from the lost packet on again.
+    #[default]
+    GoBackN,
+    /// The same, with timeouts that follow the round trip.
+    Adaptive,
+    /// Only what was lost again; both sides are xroce.
+    Selective,
+}
+
+impl From<Repair> for Reliability {
+    fn from(repair: Repair) -> Self {
+        match repair {
+            Repair::GoBackN => Self::GoBackN,
+            Repair::Adaptive => Self::Adaptive(AdaptiveParams::default()),
+            Repair::Selective => Self::Selective(SelectiveParams::default()),
+        }
+    }
+}
+
 /// When a step ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -131,6 +155,8 @@ pub(crate) struct Plan {
     pub verify: bool,
     /// Latency steps only up to this size in bytes.
     pub lat_max_size: u32,
+    /// How losses are repaired, on both sides.
+    pub repair: Repair,
 }
 
 /// A plan that cannot be carried out.
@@ -372,6 +398,7 @@ mod tests {
             lat_limit: Limit::Messages(1000),
             verify: true,
             lat_max_size: 4096,
+            repair: Repair::GoBackN,
         }
     }
 

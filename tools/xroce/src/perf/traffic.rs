@@ -15,7 +15,7 @@ use xroce_proto::time::Duration;
 use super::flow::{Area, Attributes, Done, FULL_ACCESS, Flow};
 use super::message::{Message, SideCounters};
 use super::pattern::{MessageId, Mismatch, Pattern};
-use super::plan::{Limit, Op, Plan, Shape, Step, Test};
+use super::plan::{Limit, Op, Plan, Repair, Shape, Step, Test};
 use super::talk::{Talk, unexpected};
 
 /// Round trips that are not recorded: caches and branch predictors are cold.
@@ -48,6 +48,7 @@ pub(crate) struct Run<'t, 'a, D: Datapath> {
     talk: &'t mut Talk<'a, D>,
     pattern: &'t Pattern,
     step: Step,
+    repair: Repair,
     /// Index of the step in the plan.
     index: u32,
     shape: Shape,
@@ -147,6 +148,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
             talk,
             pattern,
             step,
+            repair: plan.repair,
             index,
             shape,
             limit,
@@ -181,7 +183,7 @@ impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
         })?;
         match self.talk.listen()? {
             Message::Ready { qps: theirs } => {
-                let attributes = Attributes::for_size(self.step.size);
+                let attributes = Attributes::for_size(self.step.size, self.repair);
                 self.talk.flow.connect_step(&qps, &theirs, attributes)
             }
             other => Err(unexpected(&other, "ready")),

@@ -166,20 +166,26 @@ impl Hop {
         self.links.len()
     }
 
+    fn number(&self, port: usize) -> Result<u32, XdpError> {
+        let ports = self.links.len();
+        match u32::try_from(port) {
+            Ok(number) if port < ports => Ok(number),
+            _ => Err(XdpError::Config(format!("no port {port} of {ports}"))),
+        }
+    }
+
     /// Sets the queue towards `port`, empties it and begins to count anew.
     ///
     /// # Errors
     /// There is no such port, or a value is out of range.
     pub fn set_queue(&mut self, port: usize, queue: &PhantomQueue) -> Result<(), XdpError> {
-        let ports = self.links.len();
-        let Some(limit) = self.limits.get_mut(port) else {
-            return Err(XdpError::Config(format!("no port {port} of {ports}")));
-        };
+        let number = self.number(port)?;
         let config = queue.check()?;
-        *limit = config.limit;
-        // Below 64, as `open` has checked.
+        if let Some(limit) = self.limits.get_mut(port) {
+            *limit = config.limit;
+        }
         self.program
-            .set_queue(port as u32, &config)
+            .set_queue(number, &config)
             .map_err(|e| bpf_error("setting a queue of the XDP program", &e))
     }
 
@@ -188,17 +194,11 @@ impl Hop {
     /// # Errors
     /// There is no such port.
     pub fn queue(&self, port: usize) -> Result<QueueReport, XdpError> {
-        let ports = self.links.len();
-        let Some(limit) = self.limits.get(port) else {
-            return Err(XdpError::Config(format!("no port {port} of {ports}")));
-        };
-        let state = self
-            .program
-            .queue(port as u32)
-            .map_err(|e| XdpError::System {
-                what: "reading a queue of the XDP program",
-                source: io::Error::other(e),
-            })?;
+        let number = self.number(port)?;
+        let state = self.program.queue(number).map_err(|e| XdpError::System {
+            what: "reading a queue of the XDP program",
+            source: io::Error::other(e),
+        })?;
         Ok(QueueReport {
             frames: state.frames,
             bytes: state.bytes,
@@ -207,7 +207,7 @@ impl Hop {
             lost: state.lost,
             deepest: state.deepest,
             seen: state.seen,
-            limit: *limit,
+            limit: self.limits.get(port).copied().unwrap_or_default(),
         })
     }
 }

@@ -62,6 +62,26 @@ impl SelectiveParams {
     pub const RANGE: (u32, u32) = (128, 1 << 14);
     /// Packets in flight below which losing all of them is likely enough not to wait long.
     pub const FEW: u32 = 3;
+
+    /// Whether there may be such a range.
+    #[must_use]
+    pub const fn is_range(range: u32) -> bool {
+        let (least, most) = Self::RANGE;
+        range >= least && range <= most && range.is_power_of_two()
+    }
+
+    /// With a range of `most` at most, as when the peer has no more.
+    #[must_use]
+    pub fn within(self, most: u32) -> Self {
+        let range = self.range.min(most);
+        Self {
+            range,
+            window: self.window.min(range),
+            tolerance: self.tolerance.min(range),
+            store: self.store.min(range),
+            ..self
+        }
+    }
 }
 
 impl Default for SelectiveParams {

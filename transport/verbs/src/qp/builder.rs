@@ -5,9 +5,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use xroce_proto::qp::QpInit;
+use xroce_proto::recovery::Reliability;
 use xroce_wire::newtypes::Psn;
 
-use super::{Parts, Qp, QpInner, Reset, Service};
+use super::{Parts, Qp, QpInner, Rc, Reset, Service};
 use crate::cq::Cq;
 use crate::error::VerbsError;
 use crate::pd::Pd;
@@ -25,6 +26,7 @@ pub struct QpBuilder<'a, S: Service> {
     srq: Option<&'a Srq>,
     init: QpInit,
     psn: Option<Psn>,
+    reliability: Reliability,
     service: PhantomData<S>,
 }
 
@@ -41,6 +43,7 @@ impl<'a, S: Service> QpBuilder<'a, S> {
                 ..QpInit::rc(parts.0, parts.1, parts.2)
             },
             psn: None,
+            reliability: Reliability::GoBackN,
             service: PhantomData,
         }
     }
@@ -110,12 +113,26 @@ impl<'a, S: Service> QpBuilder<'a, S> {
             pd: Held::new(&self.pd.inner, User::Qp),
             qpn,
             psn: self.psn.unwrap_or_else(random_psn),
+            reliability: self.reliability,
             parts: Parts {
                 send_cq: Held::new(&self.send_cq.inner, User::Qp),
                 recv_cq: Held::new(&self.recv_cq.inner, User::Qp),
                 srq: self.srq.map(|srq| Held::new(&srq.inner, User::Qp)),
             },
         })))
+    }
+}
+
+impl QpBuilder<'_, Rc> {
+    /// How losses are repaired; go-back-N if not given.
+    ///
+    /// [`Reliability::Selective`] is an offer, which [`Qp::endpoint`](crate::Qp::endpoint) carries to
+    /// the peer: it is used if the peer's endpoint has one as well, over the smaller of both
+    /// ranges. Otherwise, and towards peers of another make, the timeout follows the measured round
+    /// trip, which no peer notices.
+    pub const fn reliability(mut self, reliability: Reliability) -> Self {
+        self.reliability = reliability;
+        self
     }
 }
 

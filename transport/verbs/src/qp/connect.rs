@@ -2,6 +2,7 @@
 
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
+use xroce_proto::recovery::{AdaptiveParams, Reliability};
 use xroce_wire::newtypes::{PathMtu, QKey};
 use xroce_wire::path::{AhAttr, Flow};
 use xroce_wire::syndrome::RnrTimer;
@@ -107,6 +108,9 @@ impl QpInner {
         let (_, entry) = entry.ok_or(EndpointError::NoGid(sgid_index))?;
         let mut endpoint = Endpoint::new(entry.gid, self.qpn, self.psn);
         endpoint.path_mtu = backend.fixed().path_mtu;
+        if let Reliability::Selective(params) = self.reliability {
+            endpoint.selective = Some(params.range);
+        }
         Ok(endpoint)
     }
 
@@ -129,6 +133,17 @@ impl QpInner {
         let path_mtu = attr.path_mtu.unwrap_or(agreed);
         let av = backend.resolve(&ah, flow)?;
         Ok(QpAttr::rtr_uc(av, path_mtu, peer.qpn, peer.psn))
+    }
+
+    /// How losses are repaired towards this peer.
+    fn agreed(&self, peer: &Endpoint) -> Reliability {
+        match (self.reliability, peer.selective) {
+            (Reliability::Selective(params), Some(range)) => {
+                Reliability::Selective(params.within(range))
+            }
+            (Reliability::Selective(_), None) => Reliability::Adaptive(AdaptiveParams::default()),
+            (own, _) => own,
+        }
     }
 
     /// Both steps, or none.
@@ -171,6 +186,7 @@ impl Qp<Rc, Init> {
             Ok(rtr) => QpAttr {
                 max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
                 min_rnr_timer: Some(attr.min_rnr_timer),
+                reliability: Some(self.inner.agreed(peer)),
                 ..rtr
             },
             Err(error) => return Err(Refused::new(self, error)),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use xroce_engine::{AsyncEvent, Failure, Source};
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::{QpAttr, QpInfo, QpState};
+use xroce_proto::recovery::Reliability;
 use xroce_wire::newtypes::{Gid, Psn, Qpn};
 
 pub use builder::QpBuilder;
@@ -32,6 +33,8 @@ struct QpInner {
     qpn: Qpn,
     /// First PSN it sends.
     psn: Psn,
+    /// What it was made with; selective only if the peer would too.
+    reliability: Reliability,
     #[allow(dead_code, reason = "kept alive")]
     parts: Parts,
 }

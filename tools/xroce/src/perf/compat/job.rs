@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use xroce_proto::time::Duration;
 
 use super::super::args::{Compat, Sizes, TestArgs};
-use super::super::plan::{Op, Test};
+use super::super::plan::{Op, Repair, Test};
 
 /// "All" sizes of perftest are so many powers of two from 2 B up: to 8 MB.
 const ALL_SIZES: u32 = 23;
@@ -38,6 +38,8 @@ pub(crate) struct Job {
     pub mtu: Option<u32>,
     /// Whether both sides send.
     pub bidirectional: bool,
+    /// How this side repairs losses: nothing that the peer would notice.
+    pub repair: Repair,
     /// Whether to print JSON.
     pub json: bool,
     /// How long the peer may be silent.
@@ -56,6 +58,12 @@ impl Job {
         if args.verify {
             bail!(
                 "--compat {program}: the peer sends nothing that could be compared: leave --verify away"
+            );
+        }
+        if args.repair == Repair::Selective {
+            bail!(
+                "--compat {program}: the peer does not know selective retransmission: use --repair \
+                 adaptive"
             );
         }
         let job = match program {
@@ -151,6 +159,7 @@ impl Job {
             qps: 1,
             mtu: args.mtu,
             bidirectional: false,
+            repair: args.repair,
             json: args.json,
             patience: Duration::from_millis(args.timeout()),
         }

@@ -279,6 +279,7 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
             reads_out,
             rnr_retry: 7,
             sends: self.sends || self.job.test == Test::Lat,
+            repair: self.job.repair,
         };
         let theirs: Vec<QpData> = self.theirs.iter().map(|key| key.qp()).collect();
         let own = self.session.own.clone();

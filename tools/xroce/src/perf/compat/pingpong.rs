@@ -11,7 +11,7 @@ use super::super::client::own_path_mtu;
 use super::super::flow::{Attributes, Flow, RemoteAreas};
 use super::super::message::QpData;
 use super::super::node::Node;
-use super::super::plan::{Op, Shape, Step, Test};
+use super::super::plan::{Op, Repair, Shape, Step, Test};
 use super::bandwidth::Receives;
 use super::job::Job;
 use super::latency;
@@ -62,7 +62,7 @@ pub(super) fn run<D: Datapath>(
         size,
     };
     Session::new(flow, line, role, own, job.patience).finish(|session| {
-        introduce(session, address, path_mtu)?;
+        introduce(session, address, path_mtu, job.repair)?;
         session.may_leave = true;
         let found = latency::run(session, step, 1, job.iterations, Some(receives))?;
         let mut row = Row::new(size, job.iterations);
@@ -80,16 +80,17 @@ fn introduce<D: Datapath>(
     session: &mut Session<'_, D>,
     own: Address,
     path_mtu: PathMtu,
+    repair: Repair,
 ) -> Result<()> {
     let own = own.encode();
     if session.role == Role::Client {
         let theirs = session.swap(ADDRESS, &own)?;
-        connect(session, &theirs, path_mtu)?;
+        connect(session, &theirs, path_mtu, repair)?;
         return Ok(session.line.send(LAST, &DONE)?);
     }
     let theirs = session.receive(ADDRESS)?;
     // Before the answer: the client's first message may follow at once.
-    connect(session, &theirs, path_mtu)?;
+    connect(session, &theirs, path_mtu, repair)?;
     session.line.send(ADDRESS, &own)?;
     let last: [u8; DONE.len()] = session.receive(LAST)?;
     if last != DONE {
@@ -103,6 +104,7 @@ fn connect<D: Datapath>(
     session: &mut Session<'_, D>,
     theirs: &[u8; ADDRESS_LEN],
     path_mtu: PathMtu,
+    repair: Repair,
 ) -> Result<()> {
     let Address { qpn, psn, gid } = Address::parse(theirs)?;
     let flow = &mut session.flow;
@@ -114,6 +116,7 @@ fn connect<D: Datapath>(
         reads_out: 1,
         rnr_retry: 7,
         sends: true,
+        repair,
     };
     flow.connect_step(&session.own, &[QpData { qpn, psn }], attributes)
 }
