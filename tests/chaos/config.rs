@@ -216,8 +216,6 @@ pub(crate) fn selective(rng: &mut Rng, make: fn(&mut Rng) -> Config) -> Config {
         }
     }
     for pair in &mut config.pairs {
-        // The others slow down so much that a timeout made for the window is too short.
-        pair.control = "fixed";
         if rng.below(2) == 0 {
             // Much in flight, so that much arrives ahead of what is lost.
             pair.window = u32::try_from(65_536 / pair.mtu.bytes()).unwrap();

@@ -129,6 +129,8 @@ struct Cold {
     vid: u16,
     dest_qpn: Qpn,
     timeout: Option<Duration>,
+    /// Congestion control slows down to this and no further.
+    least_rate: Rate,
     /// How long an ACK is waited for now: that, or less if it follows the round trip.
     ack_wait: Option<Duration>,
     /// When the wait began that the timeouts in a row are part of.
@@ -237,6 +239,7 @@ impl Qp {
                 vid: 0,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
+                least_rate: Rate::bits_per_second(1),
                 ack_wait: None,
                 quiet_since: Instant::default(),
                 timeouts_in_row: 0,
@@ -408,6 +411,9 @@ impl Qp {
         }
         if let (Some(qkey), Some(datagrams)) = (attr.qkey, &mut cold.datagrams) {
             datagrams.qkey = qkey;
+        }
+        if attr.timeout.is_some() || attr.path_mtu.is_some() {
+            cold.least_rate = notice::least_rate(self.tx.mtu, cold.timeout);
         }
         if let Some(cc) = &attr.congestion {
             self.cc.adopt(cc);

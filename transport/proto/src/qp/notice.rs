@@ -5,15 +5,15 @@
 //! destination or per port, and only the driver sees all of them. A CNP goes before everything
 //! else, in a class of its own, is neither paced nor acknowledged, and is never marked itself.
 
-use xroce_wire::newtypes::{PKey, Psn, Qpn, VlanTci};
+use xroce_wire::newtypes::{PKey, PathMtu, Psn, Qpn, VlanTci};
 use xroce_wire::opcode::Opcode;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::{Emit, HeaderTemplate, Lower, TemplateError};
 
 use super::{Qp, QpAttr, Transmit};
-use crate::cc::CongestionController;
+use crate::cc::{CongestionController, Rate};
 use crate::pacer::Pacer;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 
 /// Reserved bytes of a CNP behind its BTH.
 const CNP_BYTES: usize = 16;
@@ -38,6 +38,17 @@ impl Default for CnpClass {
             priority: 6,
         }
     }
+}
+
+/// Rate of a packet of the path MTU per quarter of the ACK timeout; next to none without timeout.
+pub(super) fn least_rate(mtu: PathMtu, timeout: Option<Duration>) -> Rate {
+    const HEADERS: u128 = 128;
+    let Some(timeout) = timeout else {
+        return Rate::bits_per_second(1);
+    };
+    let bits = (mtu.bytes() as u128 + HEADERS) * 8;
+    let rate = bits * 4_000_000_000 / u128::from(timeout.as_nanos()).max(1);
+    Rate::bits_per_second(u64::try_from(rate).unwrap_or(u64::MAX).max(1))
 }
 
 /// A pacer that counts what surrounds a frame on an Ethernet wire: preamble 8, FCS 4, gap 12; below

@@ -2,7 +2,7 @@
 
 use super::hot::Debt;
 use super::{Cx, Qp, QpType, Transmit};
-use crate::cc::{CongestionController, Rate};
+use crate::cc::{CongestionControl, CongestionController, Rate};
 use crate::memory::Memory;
 use crate::time::Instant;
 use crate::wc::Sink;
@@ -114,10 +114,16 @@ impl Qp {
         self.rate().is_limited() && (self.replay.is_pending() || self.may_request(whenever))
     }
 
-    /// Rate at which data may leave now.
+    /// Rate at which data may leave now. However low congestion control would have it, a packet
+    /// leaves every quarter of the ACK timeout: one that is slower looks dead to the peer, which
+    /// gives up on READs whose responses it waits for. What the user has set is kept.
     #[inline(always)]
     pub(super) fn rate(&self) -> Rate {
-        self.cc.rate().min(self.rate_limit)
+        let rate = match &self.cc {
+            CongestionControl::Fixed(cc) => cc.rate(),
+            governed => governed.rate().max(self.cold.least_rate),
+        };
+        rate.min(self.rate_limit)
     }
 
     /// Whether the pacer lets data pass at `now`.

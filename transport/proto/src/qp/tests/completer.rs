@@ -250,3 +250,42 @@ fn the_window_bounds_what_is_in_flight() {
     t.rx(ack(0x101));
     assert_eq!(t.tx().len(), 2);
 }
+
+/// The peer waits for one ACK timeout after each packet of a READ's responses: a governed rate below
+/// that would end the connection. A rate that the user has set is kept.
+#[test]
+fn congestion_control_slows_down_to_a_packet_per_quarter_of_the_timeout() {
+    use crate::cc::{CongestionControl, Fixed, Rate};
+    let rate = Rate::bits_per_second(1_000_000);
+    let slow = [
+        ("rpg_min_rate", 1),
+        ("rate_to_set_on_first_cnp", 1),
+        ("rpg_time_reset", 1_000_000),
+    ];
+    let line = Rate::bits_per_second(1_000_000_000);
+    let governed = CongestionControl::by_name("dcqcn", line, &slow).unwrap();
+    let fixed = CongestionControl::Fixed(Fixed::new(rate, 256));
+    // 4.096 µs · 2^8 is 1.05 ms; at 1 Mb/s the 1106 bytes of a packet take 8.8 ms.
+    for (congestion, packets) in [(governed, 30..=40), (fixed, 1..=1)] {
+        let mut t = Setup {
+            rts: QpAttr {
+                congestion: Some(congestion),
+                timeout: Some(8),
+                ..QpAttr::rts(Psn::new(0x100))
+            },
+            ..Setup::default()
+        }
+        .build();
+        t.qp.handle_cnp(t.now, &arrival());
+        t.rx(p(O::RcReadRequest, 0x100)
+            .reth(BASE, KEY, 60 * MTU as u32)
+            .a());
+        let end = t.now + Duration::from_nanos(8 << 20);
+        let mut sent = 0;
+        while t.now < end {
+            sent += t.tx().len();
+            t.wait(Duration::from_micros(10));
+        }
+        assert!(packets.contains(&sent), "{sent}");
+    }
+}

@@ -518,13 +518,7 @@ impl Bench {
         out.payload_mut().copy_from_slice(&packet.payload);
         let len = out.finish();
         let pkt = Packet::parse(&frame[..len]).unwrap();
-        let from = Arrival {
-            src: path().dst,
-            dst: path().src,
-            vid: 0,
-            ce: false,
-        };
-        self.cx(|qp, cx| qp.handle_packet(cx, &from, &pkt));
+        self.cx(|qp, cx| qp.handle_packet(cx, &arrival(), &pkt));
     }
 
     /// The next packet the QP sends, whole.
@@ -692,6 +686,16 @@ fn write(len_at: u64) -> SendOp {
     SendOp::Write {
         va: Va::new(len_at),
         rkey: RKey::new(0x77),
+    }
+}
+
+/// Where the peer's packets come from.
+fn arrival() -> Arrival {
+    Arrival {
+        src: path().dst,
+        dst: path().src,
+        vid: 0,
+        ce: false,
     }
 }
 
