@@ -12,7 +12,7 @@ use xroce_vm::{Accel, Image, Net, Vlan, Vm, VmConfig};
 use crate::archive::{Archive, Place};
 use crate::check;
 use crate::clock;
-use crate::fabric::{Fabric, MTU, Route, VLAN, VM_MAC, guest_neighbours};
+use crate::fabric::{Fabric, MTU, Route, VLAN, VM_MAC, guest_neighbours, standard};
 use crate::report::Row;
 use crate::scenario::{Outcome, Programs, Scenario, Stage};
 
@@ -64,6 +64,7 @@ pub(crate) fn kernel(
             Some(record) => record,
             None => stage.fabric.finish()?,
         };
+        let result = result.and_then(|outcome| standard::check(&record).map(|()| outcome));
         let place = archive.add(&record)?;
         let packets = record.frames.iter().filter(|f| f.packet.is_some()).count() as u64;
         let row = row(scenario, image, result, started, packets);

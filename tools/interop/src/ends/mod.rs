@@ -143,6 +143,8 @@ pub(crate) struct Tuning {
     pub access: u32,
     /// READs outstanding.
     pub reads: u8,
+    /// Whether the timeout of xroce follows the round trip.
+    pub adaptive: bool,
 }
 
 impl Default for Tuning {
@@ -156,6 +158,7 @@ impl Default for Tuning {
             rnr_timer: 12,
             access: access::ALL,
             reads: 16,
+            adaptive: false,
         }
     }
 }

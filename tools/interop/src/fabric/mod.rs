@@ -17,6 +17,7 @@ mod flush;
 mod hop;
 pub(crate) mod look;
 pub(crate) mod record;
+pub(crate) mod standard;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 
 use super::traffic::{self, Batch, Plan};
-use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order, mtu};
+use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order};
 use crate::ends::{End, Op, Service, Tuning};
-use crate::fabric::Route;
 use crate::fabric::account::arrivals;
 use crate::fabric::fault::{Fault, Rule, Side};
 use crate::fabric::look::Class;
@@ -52,7 +51,20 @@ fn batches(class: Class) -> Vec<Batch> {
     }
 }
 
-fn run(stage: &mut Stage, scenario: &Scenario, rule: Rule, class: Class) -> Result<Outcome> {
+/// What a fault is, and how xroce waits for ACKs.
+#[derive(Clone, Copy)]
+struct Trial {
+    rule: Rule,
+    class: Class,
+    adaptive: bool,
+}
+
+fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> {
+    let Trial {
+        rule,
+        class,
+        adaptive,
+    } = trial;
     let plan = Plan {
         route: scenario.route,
         mtu: scenario.mtu,
@@ -61,6 +73,7 @@ fn run(stage: &mut Stage, scenario: &Scenario, rule: Rule, class: Class) -> Resu
         // Code 16 is 268 ms: the last packet of a burst is often the lost one.
         tuning: Tuning {
             timeout: 16,
+            adaptive,
             ..Tuning::default()
         },
         both: false,
@@ -163,26 +176,45 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     for (fault_name, fault, one_in) in FAULTS {
         for class in [Class::Request, Class::Ack, Class::ReadResponse] {
             for direction in Direction::EACH {
+                let what = format!("{} {fault_name}", class.name());
                 let from = match class {
                     Class::Request => direction.requester(),
                     Class::Ack | Class::ReadResponse => direction.requester().other(),
                 };
-                let rule = Rule {
-                    from,
-                    class: Some(class),
-                    one_in,
-                    fault,
+                let trial = Trial {
+                    rule: Rule {
+                        from,
+                        class: Some(class),
+                        one_in,
+                        fault,
+                    },
+                    class,
+                    adaptive: false,
                 };
-                list.push(Scenario {
-                    name: format!("bad network: {} {fault_name}", class.name()),
+                let smoke = one_in == 20 && fault == Fault::Drop && class == Class::Request;
+                list.push(scenario(
+                    format!("bad network: {what}"),
                     direction,
-                    route: Route::V4,
-                    mtu: mtu(1024),
-                    smoke: one_in == 20 && fault == Fault::Drop && class == Class::Request,
-                    run: Box::new(move |stage, scenario| run(stage, scenario, rule, class)),
-                });
+                    smoke,
+                    trial,
+                ));
+                // The timeout that follows the round trip is a requester's alone.
+                if direction == Direction::ToRxe && fault == Fault::Drop {
+                    let trial = Trial {
+                        adaptive: true,
+                        ..trial
+                    };
+                    let name = format!("bad network, adaptive timeout: {what}");
+                    list.push(scenario(name, direction, smoke, trial));
+                }
             }
         }
     }
     list
+}
+
+fn scenario(name: String, direction: Direction, smoke: bool, trial: Trial) -> Scenario {
+    Scenario::plain(name, direction, smoke, move |stage, scenario| {
+        run(stage, scenario, trial)
+    })
 }

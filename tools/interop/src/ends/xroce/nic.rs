@@ -11,7 +11,9 @@ use xroce_net::neigh;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Bind as BindAttr, Pd};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
+use xroce_proto::recovery::{AdaptiveParams, Reliability};
 use xroce_proto::srq::SrqAttr;
+use xroce_proto::time::Duration;
 use xroce_proto::wc::{Completion, Cq, Srq, WcFlags};
 use xroce_proto::wr::{Data, Placement, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
@@ -30,6 +32,8 @@ use crate::fabric::{Route, VLAN, VM_MAC};
 const RESOLVE_MS: u64 = 5_000;
 /// RoCE source ports start here.
 const SRC_PORT_MIN: u16 = 0xc000;
+/// Shortest timeout that follows the round trip: an emulated machine may be off the processor.
+const ADAPTIVE_FLOOR: Duration = Duration::from_millis(100);
 
 /// Who is at the ends of the port.
 #[derive(Clone, Copy, Debug)]
@@ -177,8 +181,14 @@ impl<D: Datapath> Nic<D> {
             return Ok(self.engine.modify_qp(qpn, &rts)?);
         }
         let timer = RnrTimer::new(t.rnr_timer);
+        let adaptive = || {
+            Reliability::Adaptive(AdaptiveParams {
+                floor: ADAPTIVE_FLOOR,
+            })
+        };
         let rtr = QpAttr {
             max_dest_rd_atomic: Some(t.reads),
+            reliability: t.adaptive.then(adaptive),
             min_rnr_timer: Some(timer.with_context(|| format!("RNR timer {}", t.rnr_timer))?),
             ..QpAttr::rtr(path, to.mtu, dest, rq_psn)
         };
