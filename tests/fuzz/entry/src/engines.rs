@@ -1,5 +1,6 @@
 //! Two live engines, and a script of what happens to them: forged frames, frames on their way
-//! changed, lost, doubled and overtaken, time, work and commands on the attacked queue pairs.
+//! changed, lost, doubled and overtaken, time, work and commands on the attacked queue pairs. Both
+//! pairs may have agreed to selective retransmission, or only one end of the attacked ones.
 //!
 //! What must hold: no panic; nothing is written outside what was granted, and nothing at all once
 //! the grant is taken back; a pair that is not attacked goes on and gets its data right;
@@ -10,8 +11,10 @@ mod innocent;
 mod victim;
 
 use xroce_engine::{Engine, EngineConfig, EngineStats};
+use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::time::Instant;
 use xroce_proto::wc::Cq;
 use xroce_shm::Region;
@@ -144,8 +147,8 @@ impl Field {
                 inn: queues[i].clone(),
             }
         });
-        let innocent = Innocent::new(&mut hosts);
-        let victim = Victim::new(&mut hosts);
+        let innocent = Innocent::new(&mut hosts, &Manner::innocent(how));
+        let victim = Victim::new(&mut hosts, Manner::victim(how));
         Self {
             hosts,
             now: 1_000_000,
@@ -345,14 +348,54 @@ fn check_memory(host: &Host, i: usize) {
     });
 }
 
+/// How a pair repairs losses and is governed.
+pub(crate) struct Manner {
+    reliability: [Reliability; 2],
+    control: Option<CongestionControl>,
+}
+
+impl Manner {
+    fn innocent(how: u8) -> Self {
+        Self {
+            reliability: [repair(how & 0x20 != 0); 2],
+            control: None,
+        }
+    }
+
+    fn victim(how: u8) -> Self {
+        let line = Rate::bits_per_second(10_000_000_000);
+        let name = ["", "dcqcn", "swift", "nscc"][usize::from(how >> 6)];
+        Self {
+            reliability: [repair(how & 8 != 0), repair(how & 0x18 == 8)],
+            control: CongestionControl::by_name(name, line, &[]).ok(),
+        }
+    }
+}
+
+/// So small that every limit is met.
+fn repair(selectively: bool) -> Reliability {
+    if !selectively {
+        return Reliability::GoBackN;
+    }
+    Reliability::Selective(SelectiveParams {
+        range: 128,
+        window: 16,
+        tolerance: 3,
+        store: 4,
+        ..SelectiveParams::default()
+    })
+}
+
 /// Takes a pair of connected QPs to RTS.
-fn connect(hosts: &mut [Host; 2], qpns: [Qpn; 2], psns: [u32; 2], timeout: u8) {
+fn connect(hosts: &mut [Host; 2], qpns: [Qpn; 2], psns: [u32; 2], timeout: u8, manner: &Manner) {
     for i in [0, 1] {
         let path = hosts[i].path_to(&hosts[1 - i]);
         let mut rtr = QpAttr::rtr(path, MTU, qpns[1 - i], Psn::new(psns[1 - i]));
         rtr.max_dest_rd_atomic = Some(4);
+        rtr.reliability = Some(manner.reliability[i]);
         let mut rts = QpAttr::rts(Psn::new(psns[i]));
         (rts.max_rd_atomic, rts.timeout) = (Some(4), Some(timeout));
+        rts.congestion.clone_from(&manner.control);
         for attr in [QpAttr::init(ALL_ACCESS), rtr, rts] {
             hosts[i].engine.modify_qp(qpns[i], &attr).unwrap();
         }

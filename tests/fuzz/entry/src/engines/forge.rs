@@ -141,6 +141,19 @@ impl Victim {
         if headers.contains(Headers::XRCETH) {
             t.extend_from_slice(&[0; 4]);
         }
+        if headers.contains(Headers::METH) {
+            t.extend_from_slice(&[0, 0]);
+            t.extend_from_slice(&u16::from(bytes.u8()).to_be_bytes());
+        }
+        if headers.contains(Headers::SETH) {
+            let sack = sack(t, bytes);
+            t.extend_from_slice(&sack);
+        }
+        if headers.contains(Headers::PETH) {
+            t.extend_from_slice(&[0; 4]);
+            t.extend_from_slice(&u16::from(bytes.u8()).to_be_bytes());
+            t.extend_from_slice(&[0; 10]);
+        }
         if headers.contains(Headers::FETH) {
             t.extend_from_slice(&u32::from(bytes.u8()).to_be_bytes());
         }
@@ -202,6 +215,21 @@ impl Victim {
             _ => self.open[to].rkey.value(),
         }
     }
+}
+
+/// A SACK header about PSNs near that of the BTH before it.
+fn sack(bth: &[u8], bytes: &mut Bytes<'_>) -> [u8; 28] {
+    let mut h = [0; 28];
+    let near = |bytes: &mut Bytes<'_>| i16::from(bytes.u8().cast_signed()).to_be_bytes();
+    h[1] = bytes.u8() & 3;
+    h[2..4].copy_from_slice(&near(bytes));
+    let psn = Psn::new(u32::from_be_bytes([0, bth[9], bth[10], bth[11]]));
+    let cumulative = psn.sub(u32::from(bytes.below(4)));
+    h[13..16].copy_from_slice(&cumulative.value().to_be_bytes()[1..]);
+    h[17] = bytes.below(4);
+    h[18..20].copy_from_slice(&near(bytes));
+    h[20..28].copy_from_slice(&bytes.u64().to_be_bytes());
+    h
 }
 
 /// Ethernet, IPv4 and UDP in front of it.

@@ -9,7 +9,7 @@ use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::newtypes::Qpn;
 
-use super::{ALL_ACCESS, Host, capacities, connect, filler};
+use super::{ALL_ACCESS, Host, Manner, capacities, connect, filler};
 use crate::bytes::Bytes;
 
 /// Bytes that its requests write, of each host: receives, targets of WRITEs, landings of READs and
@@ -67,7 +67,7 @@ fn constant(at: u64, len: u32) -> Vec<u8> {
 }
 
 impl Innocent {
-    pub(crate) fn new(hosts: &mut [Host; 2]) -> Self {
+    pub(crate) fn new(hosts: &mut [Host; 2], manner: &Manner) -> Self {
         let mrs = hosts.each_mut().map(|h| {
             let region = h.region.clone();
             h.engine.reg_mr(h.pd, &region, ALL_ACCESS).unwrap()
@@ -77,7 +77,7 @@ impl Innocent {
             capacities(&mut init);
             h.engine.create_qp(&init).unwrap()
         });
-        connect(hosts, qpns, [0xff_fffc, 0x10], 12);
+        connect(hosts, qpns, [0xff_fffc, 0x10], 12, manner);
         let mut it = Self {
             qpns,
             mrs,

@@ -9,7 +9,9 @@ use xroce_proto::wc::{Completion, Cq, Srq};
 use xroce_proto::wr::{Data, Placement, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::newtypes::{Gid, Psn, QKey, Qpn, RKey, Va};
 
-use super::{ALL_ACCESS, Host, MTU, OPEN, OPEN_LEN, READABLE, READABLE_LEN, capacities, connect};
+use super::{
+    ALL_ACCESS, Host, MTU, Manner, OPEN, OPEN_LEN, READABLE, READABLE_LEN, capacities, connect,
+};
 use crate::bytes::Bytes;
 
 pub(crate) const QKEY: u32 = 0x1111_1111;
@@ -35,6 +37,7 @@ pub(crate) struct Victim {
     ahs: [Ah; 2],
     /// What the open memory was when its keys were taken back.
     closed: [Option<Vec<u8>>; 2],
+    manner: Manner,
     /// Number of the next work request.
     next: u64,
     /// Last send and own receive completed, by host and kind.
@@ -42,7 +45,7 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    pub(crate) fn new(hosts: &mut [Host; 2]) -> Self {
+    pub(crate) fn new(hosts: &mut [Host; 2], manner: Manner) -> Self {
         let all = ALL_ACCESS | Access::MW_BIND;
         let pds = hosts.each_mut().map(|h| h.engine.alloc_pd());
         let cqs = hosts.each_mut().map(|h| h.engine.create_cq(32).unwrap());
@@ -89,6 +92,7 @@ impl Victim {
             srqs,
             ahs,
             closed: Default::default(),
+            manner,
             next: 1,
             last: Default::default(),
         };
@@ -105,7 +109,7 @@ impl Victim {
     fn raise(&self, hosts: &mut [Host; 2], kind: usize, psns: [u32; 2]) {
         let qpns = self.qpns[kind];
         if kind < UC {
-            return connect(hosts, qpns, psns, 4);
+            return connect(hosts, qpns, psns, 4, &self.manner);
         }
         for i in [0, 1] {
             let path = hosts[i].path_to(&hosts[1 - i]);
