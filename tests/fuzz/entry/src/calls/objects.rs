@@ -1,9 +1,12 @@
 //! Calls on everything but work requests.
 
 use xroce_engine::{EngineError, MwType, Notify, ObjectError, Range, Rereg};
+use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
+use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 use xroce_proto::srq::SrqAttr;
+use xroce_proto::time::Duration;
 use xroce_proto::wc::{Cq, Srq};
 use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Psn, QKey, Qpn};
 use xroce_wire::syndrome::RnrTimer;
@@ -157,6 +160,8 @@ impl Caller {
         let pair = [self.qp(bytes), self.qp(bytes)];
         let mtu = bytes.pick(&[PathMtu::Mtu256, PathMtu::Mtu512, PathMtu::Mtu1024]);
         let (psn, reads) = (bytes.u32() & 0xff_ffff, bytes.below(5));
+        let repair = bytes.flag().then(|| reliability(bytes));
+        let control = bytes.flag().then(|| congestion(bytes)).flatten();
         for (i, qpn) in pair.into_iter().enumerate() {
             let Some(kind) = self.kind(qpn) else {
                 continue;
@@ -183,6 +188,8 @@ impl Caller {
             if kind == QpType::Rc {
                 steps[1].max_dest_rd_atomic = Some(reads);
                 (steps[2].max_rd_atomic, steps[2].timeout) = (Some(reads), Some(1));
+                steps[1].reliability = repair;
+                steps[2].congestion.clone_from(&control);
             }
             let reset = QpAttr::state(QpState::Reset);
             self.engine.modify_qp(qpn, &reset).unwrap();
@@ -232,6 +239,10 @@ impl Caller {
         attr.sq_psn = has(14).then(|| Psn::new(bytes.u32() & 0xff_ffff));
         attr.max_dest_rd_atomic = has(12).then(|| bytes.u8());
         attr.dest_qpn = has(15).then(|| self.qp(bytes));
+        let how = bytes.u8();
+        attr.reliability = (how & 1 != 0).then(|| reliability(bytes));
+        attr.congestion = (how & 2 != 0).then(|| congestion(bytes)).flatten();
+        attr.rate_limit = (how & 4 != 0).then(|| Rate::bits_per_second(bytes.u32().into()));
         attr
     }
 
@@ -408,4 +419,39 @@ impl Caller {
         let done = self.engine.set_pkey(index, PKey::new(key));
         assert_eq!(done.is_ok(), index == 0 && key & 0x7fff != 0);
     }
+}
+
+/// Any way to repair losses, possible or not.
+fn reliability(bytes: &mut Bytes<'_>) -> Reliability {
+    let params = SelectiveParams::default();
+    match bytes.below(4) {
+        0 => Reliability::GoBackN,
+        1 => Reliability::Adaptive(AdaptiveParams {
+            floor: Duration::from_nanos(bytes.u32().into()),
+        }),
+        2 => Reliability::Selective(params),
+        _ => Reliability::Selective(SelectiveParams {
+            range: bytes.pick(&[128, 256, 1 << 14, 1 << 15, 64, 129, 0]),
+            window: bytes.pick(&[1, 128, 0, u32::MAX]),
+            tolerance: bytes.pick(&[1, 128, 0, u32::MAX]),
+            store: bytes.pick(&[1, 128, 0, u32::MAX]),
+            rto_low: Duration::from_nanos(bytes.u8().into()),
+            ..params
+        }),
+    }
+}
+
+/// A congestion control, if its rate and parameter are possible.
+fn congestion(bytes: &mut Bytes<'_>) -> Option<CongestionControl> {
+    let name = bytes.pick(&["fixed", "dcqcn", "dcqcn-mlx5", "swift", "nscc"]);
+    let line = Rate::bits_per_second(bytes.pick(&[10_000_000_000, 1, 0, u64::MAX]));
+    let value = u64::from(bytes.u32());
+    let params = [
+        ("rpg_min_rate", value),
+        ("min_cwnd", value),
+        ("base_rtt", value),
+    ];
+    let one = bytes.pick(&[0, 1, 2, 3]);
+    let given = params.get(one..=one).unwrap_or(&[]);
+    CongestionControl::by_name(name, line, given).ok()
 }
