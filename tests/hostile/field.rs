@@ -9,6 +9,7 @@ use xroce_net::datapath::{Datapath, Link, TxMeta};
 use xroce_net::sim::{Fate as Happened, Rng, SimPort};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::wc::{Completion, Cq};
 use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::frame::{Frame, UdpMeta};
@@ -70,7 +71,8 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    pub(crate) fn new(seed: u64, link: Link) -> Self {
+    /// `peaceful` is how the pair that is left in peace repairs losses; the attacked ones try all ways.
+    pub(crate) fn new(seed: u64, link: Link, peaceful: Reliability) -> Self {
         let setup = Setup {
             seed,
             link,
@@ -79,7 +81,7 @@ impl Field {
         };
         let (mut world, links, attacker) = setup.build_with_intruder();
         let mut rng = Rng::new(seed);
-        let (lanes, foreign) = innocents(&mut world, &mut rng);
+        let (lanes, foreign) = innocents(&mut world, &mut rng, peaceful);
         let mut victim = Victim::new(&mut world);
         let model = Model::new(&world, seed);
         victim.bring_up(&mut world, &mut rng);
@@ -269,10 +271,14 @@ impl Field {
 }
 
 /// A pair nobody attacks, busy both ways.
-fn innocents(world: &mut World, rng: &mut Rng) -> (Vec<Lane>, [Vec<RKey>; 2]) {
+fn innocents(world: &mut World, rng: &mut Rng, repair: Reliability) -> (Vec<Lane>, [Vec<RKey>; 2]) {
     let pools = pools(world);
     let depths = |init: &mut QpInit| (init.max_send_wr, init.max_recv_wr) = (32, 32);
-    let qpns = world.connect(MTU, [0xff_fff0, 0x10], depths, |_| {});
+    let qpns = world.connect(MTU, [0xff_fff0, 0x10], depths, |attr| {
+        if attr.state == Some(QpState::Rtr) {
+            attr.reliability = Some(repair);
+        }
+    });
     let limits = Limits {
         mtu: MTU,
         ops: 40,
@@ -347,10 +353,14 @@ impl Victim {
 
     fn bring_up(&mut self, world: &mut World, rng: &mut Rng) {
         let psns = [0, 1].map(|_| rng.below(1 << 24) as u32);
-        world.bring_up(self.qpns, MTU, psns, |_, attr| {
-            if attr.state == Some(QpState::Rts) {
-                attr.timeout = Some(4);
-            }
+        let selective = Reliability::Selective(SelectiveParams::default());
+        // One end alone is a mistake of whoever connects, and no harm to others.
+        let first = [Reliability::GoBackN, selective][rng.index(2)];
+        let second = if rng.below(4) == 0 { selective } else { first };
+        world.bring_up(self.qpns, MTU, psns, |i, attr| match attr.state {
+            Some(QpState::Rtr) => attr.reliability = Some([first, second][i]),
+            Some(QpState::Rts) => attr.timeout = Some(4),
+            _ => {}
         });
     }
 

@@ -24,6 +24,7 @@ use std::io::Write as _;
 use field::Field;
 use frames::{Attack, Shot};
 use xroce_net::datapath::Link;
+use xroce_proto::recovery::{Reliability, SelectiveParams};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -52,11 +53,12 @@ impl Drop for Sent {
 fn bombard(
     what: &str,
     link: Link,
+    peaceful: Reliability,
     volley: usize,
     mut shots: impl FnMut(&mut Attack<'_>) -> Option<Shot>,
 ) {
     let seed = number("XROCE_SEED").unwrap_or(1);
-    let mut field = Field::new(seed, link);
+    let mut field = Field::new(seed, link, peaceful);
     let mut go_on = true;
     let sent = Sent {
         seed,
@@ -87,9 +89,13 @@ fn bombard(
 
 #[test]
 fn every_opcode_with_every_length() {
-    for link in [Link::Ethernet, Link::Udp] {
+    let selective = Reliability::Selective(SelectiveParams::default());
+    for (link, peaceful) in [
+        (Link::Ethernet, Reliability::GoBackN),
+        (Link::Udp, selective),
+    ] {
         let mut n = 0u32;
-        bombard("all opcodes", link, 2, |attack| {
+        bombard("all opcodes", link, peaceful, 2, |attack| {
             // Lengths in the innermost loop: a QP that dies of one opcode sees all of them.
             let (len, icrc, opcode, round) = (n % 129, n / 129 % 2, n / 258 % 256, n / 66_048);
             n += 1;
@@ -103,7 +109,8 @@ fn mutated_captures() {
     let frames = number("XROCE_FUZZ_FRAMES").unwrap_or(1_000_000);
     let corpus = frames::corpus();
     let mut n = 0;
-    bombard("mutated captures", Link::Ethernet, 16, |attack| {
+    let peaceful = Reliability::GoBackN;
+    bombard("mutated captures", Link::Ethernet, peaceful, 16, |attack| {
         n += 1;
         (n <= frames).then(|| attack.mutated(&corpus))
     });

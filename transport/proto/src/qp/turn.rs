@@ -101,7 +101,7 @@ impl Qp {
         }
         if self.tx.rnr_until <= cx.now {
             self.tx.rnr_until = Instant::NEVER;
-            self.set_selective_deadline();
+            self.end_selective_wait(cx.now);
         }
         if self.tx.ack_deadline <= cx.now {
             self.ack_timeout(cx);

@@ -234,6 +234,15 @@ impl Qp {
         at.min(selective.board.deadline(&self.loss_rule(selective)))
     }
 
+    /// The wait that the responder asked for is over: as if it had just been heard of, however late
+    /// this is.
+    pub(super) fn end_selective_wait(&mut self, now: Instant) {
+        if let Some(selective) = &mut self.selective {
+            selective.heard_at = selective.heard_at.max(now);
+        }
+        self.set_selective_deadline();
+    }
+
     /// Files the next timer.
     pub(super) fn set_selective_deadline(&mut self) {
         if let Some(selective) = &self.selective {

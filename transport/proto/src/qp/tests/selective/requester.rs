@@ -183,6 +183,22 @@ fn an_rnr_nak_stops_everything_and_brings_one_packet_again() {
     assert_eq!((counters.rnr_naks_in, counters.retransmits), (2, 1));
 }
 
+/// An engine that sleeps comes back later than the wait ends. Nothing was sent meanwhile that could
+/// have been answered: that is no timeout, and nothing to tell congestion control.
+#[test]
+fn an_rnr_wait_that_ends_late_is_no_timeout() {
+    let mut t = bench();
+    sends(&mut t, 4);
+    t.rx(sack(0x100, &[0x101, 0x102], 0x102));
+    t.rx(nak(0x101, 0x21));
+    t.now += Duration::from_millis(3);
+    t.cx(|qp, cx| qp.handle_timeout(cx));
+    t.expect(&["SEND Only 101 A [8]"]);
+    t.rx(sack(0x103, &[], 0x101));
+    let counters = t.qp.counters();
+    assert_eq!((counters.timeouts, counters.retransmits), (0, 1));
+}
+
 #[test]
 fn an_rnr_nak_that_comes_during_the_wait_for_another_is_heard() {
     let mut t = bench();
