@@ -6,6 +6,8 @@
 
 mod decode;
 mod demo;
+#[cfg(feature = "xdp")]
+mod hop;
 mod perf;
 mod sim;
 mod stop;
@@ -36,6 +38,9 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Print the RoCE packets of a capture file
     Decode(decode::DecodeArgs),
+    /// Join interfaces by a bottleneck in the kernel that marks, drops and loses
+    #[cfg(feature = "xdp")]
+    Hop(hop::HopArgs),
     /// Run the protocol engine at every host of a simulated data-centre fabric
     #[command(subcommand)]
     Sim(sim::SimCommand),
@@ -52,6 +57,8 @@ fn main() -> ExitCode {
         Command::Perf(command) => perf::run(command, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
+        #[cfg(feature = "xdp")]
+        Command::Hop(args) => hop::run(args, &mut out),
         Command::Sim(command) => sim::run(command, &mut out),
     };
     let result = result.and_then(|()| Ok(out.flush()?));

@@ -9,7 +9,7 @@ mod plot;
 mod run;
 mod sweep;
 mod sweep_page;
-mod table;
+pub(crate) mod table;
 
 use std::fs;
 use std::io::Write;
