@@ -64,6 +64,10 @@ const _: () = assert!(size_of::<Sent>() == 16);
 const ANSWERED: u8 = 0x80;
 const TIMES: u8 = 0x7f;
 
+/// A response asked for again is late after so long at least, and after so many times twice as long.
+const REPEAT_FLOOR: Duration = Duration::from_micros(10);
+const REPEAT_DOUBLINGS: u8 = 7;
+
 /// When a PSN is deemed lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossRule {
@@ -471,10 +475,14 @@ impl Scoreboard {
             .then(|| self.at(psn).at + rule.patience)
     }
 
-    /// When a response that was asked for again is late: it has no others to wait for.
+    /// When a response that was asked for again is late: it has no others to wait for. Twice as
+    /// long each time: the responder may have more to do than round trips tell, or want to be asked.
     fn repeat_deadline(&self, psn: Psn, rule: &LossRule) -> Option<Instant> {
         let sent = self.at(psn);
-        (sent.state == State::Awaited && sent.times & TIMES > 1).then(|| sent.at + rule.patience)
+        let repeats = (sent.times & TIMES).checked_sub(2)?;
+        let patience = rule.patience.as_nanos().max(REPEAT_FLOOR.as_nanos());
+        let patience = patience << repeats.min(REPEAT_DOUBLINGS);
+        (sent.state == State::Awaited).then(|| sent.at + Duration::from_nanos(patience))
     }
 
     /// When [`Scoreboard::detect`] will find something by the time alone; `NEVER`: it will not.

@@ -229,7 +229,12 @@ impl Qp {
         if !selective.asked
             && let Some(after) = self.probe_after()
         {
-            at = at.min(quiet + after);
+            let mut ask = quiet + after;
+            // A QP that the pacer holds back is not waiting for an answer.
+            if self.rate().is_limited() {
+                ask = ask.max(self.pacer.next());
+            }
+            at = at.min(ask);
         }
         at.min(selective.board.deadline(&self.loss_rule(selective)))
     }

@@ -174,3 +174,28 @@ fn flush_and_atomic_write_have_their_empty_answers() {
     t.rx(response(O::RcReadResponseOnly, 0x100, 0));
     assert_eq!(t.sent(), [(1, Success), (2, Success)]);
 }
+
+/// A peer that acknowledges a READ and never answers it: each time nothing comes for twice as long,
+/// so that it is not asked at the rate of round trips.
+#[test]
+fn a_response_that_never_comes_is_asked_for_less_and_less_often() {
+    let mut t = bench();
+    measured(&mut t, 10);
+    // measured() has used 100.
+    t.send(1, read(0x3000), 8);
+    t.tx();
+    let mut asked = Vec::new();
+    let start = t.now;
+    let end = start + us(5000);
+    while t.now < end {
+        t.wait(us(20));
+        // Only the timeout with nothing received at all makes it be asked for the first time.
+        for _ in t.tx() {
+            asked.push(t.now.since(start).as_nanos() / 1000);
+        }
+        t.rx(sack_again(0x102, &[], 0x101));
+    }
+    assert!((5..20).contains(&asked.len()), "{asked:?}");
+    let gaps: Vec<u64> = asked.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps.last() > gaps.first(), "{asked:?}");
+}

@@ -157,3 +157,30 @@ fn an_overtaken_packet_is_late_after_a_time() {
     t.rx(sack(0x103, &[], 0x101));
     assert_eq!(t.sent(), [(1, Success), (2, Success)]);
 }
+
+/// While the pacer holds the next packet back there is nothing to ask about, and no timer runs for
+/// it either: it would be due at every look, and an engine that sleeps could not.
+#[test]
+fn a_probe_waits_for_the_pacer_and_costs_no_timer_meanwhile() {
+    let mut t = bench();
+    measured(&mut t, 10);
+    let slow = QpAttr {
+        // A packet of 64 bytes and what surrounds it takes more than 1 ms.
+        rate_limit: Some(crate::cc::Rate::bits_per_second(1_000_000)),
+        ..QpAttr::default()
+    };
+    t.qp.modify(&slow, &mut t.log).unwrap();
+    for wr_id in 0..3 {
+        t.send(wr_id, SendOp::Send, 100);
+    }
+    assert_eq!(t.tx().len(), 1);
+    let mut looks = 0;
+    let end = t.now + us(300);
+    while let Some(at) = t.qp.poll_timeout().filter(|&at| at <= end) {
+        assert!(at > t.now || looks < 3, "due, and not to be had");
+        t.now = t.now.max(at);
+        t.cx(|qp, cx| qp.handle_timeout(cx));
+        looks += 1;
+        assert!(looks < 10, "{:?}", t.qp.poll_timeout());
+    }
+}
