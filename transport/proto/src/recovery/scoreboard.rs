@@ -64,8 +64,10 @@ const _: () = assert!(size_of::<Sent>() == 16);
 const ANSWERED: u8 = 0x80;
 const TIMES: u8 = 0x7f;
 
-/// A response asked for again is late after so long at least, and after so many times twice as long.
+/// A response asked for again is late after so long at least; asked for more often than so, after
+/// twice as long, and so on.
 const REPEAT_FLOOR: Duration = Duration::from_micros(10);
+const REPEATS_AT_ONCE: u8 = 3;
 const REPEAT_DOUBLINGS: u8 = 7;
 
 /// When a PSN is deemed lost.
@@ -475,13 +477,16 @@ impl Scoreboard {
             .then(|| self.at(psn).at + rule.patience)
     }
 
-    /// When a response that was asked for again is late: it has no others to wait for. Twice as
-    /// long each time: the responder may have more to do than round trips tell, or want to be asked.
+    /// When a response that was asked for again is late: it has no others to wait for. If it is lost
+    /// again and again, twice as long each time: the responder may have more to do than round trips
+    /// tell, or want to be asked.
     fn repeat_deadline(&self, psn: Psn, rule: &LossRule) -> Option<Instant> {
         let sent = self.at(psn);
         let repeats = (sent.times & TIMES).checked_sub(2)?;
-        let patience = rule.patience.as_nanos().max(REPEAT_FLOOR.as_nanos());
-        let patience = patience << repeats.min(REPEAT_DOUBLINGS);
+        let doublings = repeats
+            .saturating_sub(REPEATS_AT_ONCE)
+            .min(REPEAT_DOUBLINGS);
+        let patience = rule.patience.as_nanos().max(REPEAT_FLOOR.as_nanos()) << doublings;
         (sent.state == State::Awaited).then(|| sent.at + Duration::from_nanos(patience))
     }
 
