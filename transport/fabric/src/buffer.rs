@@ -1,6 +1,7 @@
-//! The shared buffer of a switch: who may store a frame, who has to pause.
+//! The buffer of a switch: who may store a frame, who has to pause.
 //!
-//! A frame occupies the buffer from its arrival until it begins to leave. Priorities under PFC are
+//! A frame occupies the buffer from its arrival until it begins to leave. The buffer is shared, or
+//! each ingress port has its own, which others neither fill nor may use. Priorities under PFC are
 //! accounted by ingress port: up to a threshold in the shared part, then the sender is paused and
 //! what still comes goes into headroom of its own. Priorities without PFC are limited by egress
 //! queue. Both thresholds are dynamic (Choudhury and Hahne, 1998): a multiple of what is free.
@@ -20,12 +21,25 @@ pub enum Xoff {
     Static(u64),
 }
 
+/// Who uses a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// All ports of a switch use one.
+    #[default]
+    Switch,
+    /// What comes in by a port uses that port's own.
+    Port,
+}
+
 /// How a switch manages its buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BufferConfig {
+    /// Of a switch or of each of its ports?
+    pub sharing: Sharing,
     /// All of it, headroom included, in bytes.
     pub total: u64,
     /// An egress queue without PFC may hold this multiple of the free shared buffer, in 1/1024.
+    /// Buffers of ports have no such limit.
     pub alpha: u64,
     /// And at most so many bytes.
     pub queue_limit: u64,
@@ -52,6 +66,31 @@ pub fn headroom(rate: BitRate, delay: Time, max_frame: u64) -> u64 {
     rate.bytes_in(way) + 2 * max_frame
 }
 
+/// Headroom of a port for one lossless priority.
+fn headroom_of(config: &BufferConfig, &(rate, delay): &(BitRate, Time)) -> u64 {
+    let computed = || headroom(rate, delay, config.max_frame);
+    config.headroom.unwrap_or_else(computed)
+}
+
+/// What the buffer of a switch with such ports, or of each of them, has beside headroom; or the
+/// headroom that leaves nothing. `ports`: rate and delay of each.
+pub(crate) fn beside_headroom(
+    config: &BufferConfig,
+    ports: &[(BitRate, Time)],
+) -> Result<Vec<u64>, u64> {
+    let of = |part: &[(BitRate, Time)]| {
+        let each = part.iter().map(|port| headroom_of(config, port));
+        let one = each.fold(0, u64::saturating_add);
+        let all = one.saturating_mul(u64::from(config.lossless.count_ones()));
+        let rest = config.total.checked_sub(all).filter(|&rest| rest > 0);
+        rest.ok_or(all)
+    };
+    match config.sharing {
+        Sharing::Switch => of(ports).map(|rest| vec![rest]),
+        Sharing::Port => ports.chunks(1).map(of).collect(),
+    }
+}
+
 /// What becomes of a frame at its arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
@@ -75,13 +114,39 @@ struct Ingress {
     asserted: bool,
 }
 
+/// What one switch, or one ingress port, has beside headroom.
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    size: u64,
+    used: u64,
+}
+
+impl Pool {
+    fn free(self) -> u64 {
+        self.size - self.used
+    }
+
+    fn share_of_free(self, factor: u64) -> u64 {
+        u64::try_from((u128::from(self.free()) * u128::from(factor)) >> 10).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes from which a lossless priority has to pause.
+    fn xoff(self, xoff: Xoff) -> u64 {
+        match xoff {
+            Xoff::Dynamic(factor) => self.share_of_free(factor),
+            Xoff::Static(bytes) => bytes.min(self.size),
+        }
+    }
+}
+
 /// The buffer of one switch.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     config: BufferConfig,
-    shared: u64,
-    used: u64,
-    in_headroom: u64,
+    /// One, or one per port.
+    pools: Vec<Pool>,
+    /// Bytes stored, headroom included.
+    stored: u64,
     /// Most bytes ever in headroom of one port and priority, and in all.
     pub(crate) headroom_peak: u64,
     pub(crate) peak: u64,
@@ -90,26 +155,16 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// `ports`: rate and delay of each. `None` if headroom leaves nothing to share.
-    pub(crate) fn new(config: &BufferConfig, ports: &[(BitRate, Time)]) -> Option<Self> {
-        let per_port: Vec<u64> = ports
-            .iter()
-            .map(|&(rate, delay)| {
-                let computed = || headroom(rate, delay, config.max_frame);
-                config.headroom.unwrap_or_else(computed)
-            })
-            .collect();
-        let lossless = u64::from(config.lossless.count_ones());
-        let reserved = per_port.iter().sum::<u64>().saturating_mul(lossless);
-        let shared = config.total.checked_sub(reserved).filter(|&s| s > 0)?;
-        Some(Self {
+    /// `ports`: rate and delay of each. The error is the headroom that leaves nothing else.
+    pub(crate) fn new(config: &BufferConfig, ports: &[(BitRate, Time)]) -> Result<Self, u64> {
+        let sizes = beside_headroom(config, ports)?;
+        Ok(Self {
             config: config.clone(),
-            shared,
-            used: 0,
-            in_headroom: 0,
+            pools: sizes.iter().map(|&size| Pool { size, used: 0 }).collect(),
+            stored: 0,
             headroom_peak: 0,
             peak: 0,
-            headroom: per_port,
+            headroom: ports.iter().map(|p| headroom_of(config, p)).collect(),
             ingress: vec![[Ingress::default(); PRIORITIES]; ports.len()],
         })
     }
@@ -118,49 +173,50 @@ impl Buffer {
         self.config.lossless >> (priority & 7) & 1 == 1
     }
 
-    fn free(&self) -> u64 {
-        self.shared - self.used
-    }
-
-    fn share_of_free(&self, factor: u64) -> u64 {
-        u64::try_from((u128::from(self.free()) * u128::from(factor)) >> 10).unwrap_or(u64::MAX)
-    }
-
-    fn xoff(&self) -> u64 {
-        match self.config.xoff {
-            Xoff::Dynamic(factor) => self.share_of_free(factor),
-            Xoff::Static(bytes) => bytes,
-        }
+    fn pool(&mut self, port: u16) -> &mut Pool {
+        let i = match self.config.sharing {
+            Sharing::Switch => 0,
+            Sharing::Port => usize::from(port),
+        };
+        &mut self.pools[i]
     }
 
     /// Takes a frame of `len` bytes in, with `queued` bytes in the egress queue it is for.
     pub(crate) fn admit(&mut self, port: u16, priority: u8, len: u64, queued: u64) -> Admission {
-        let fits = len <= self.free();
         let admission = if self.is_lossless(priority) {
-            self.admit_lossless(port, priority, len, fits)
+            self.admit_lossless(port, priority, len)
+        } else if self.has_room(port, len, queued) {
+            self.ingress[usize::from(port)][usize::from(priority)].shared += len;
+            self.pool(port).used += len;
+            Admission::Stored { pause: false }
         } else {
-            let limit = self
-                .share_of_free(self.config.alpha)
-                .min(self.config.queue_limit);
-            if fits && queued + len <= limit {
-                self.ingress[usize::from(port)][usize::from(priority)].shared += len;
-                self.used += len;
-                Admission::Stored { pause: false }
-            } else {
-                Admission::Refused { pause: false }
-            }
+            Admission::Refused { pause: false }
         };
-        self.peak = self.peak.max(self.used + self.in_headroom);
+        if let Admission::Stored { .. } = admission {
+            self.stored += len;
+        }
+        self.peak = self.peak.max(self.stored);
         admission
     }
 
-    fn admit_lossless(&mut self, port: u16, priority: u8, len: u64, fits: bool) -> Admission {
-        let xoff = self.xoff();
+    /// Whether a frame of a priority without PFC may be stored.
+    fn has_room(&mut self, port: u16, len: u64, queued: u64) -> bool {
+        let pool = *self.pool(port);
+        let most = match self.config.sharing {
+            Sharing::Switch => pool.share_of_free(self.config.alpha),
+            Sharing::Port => u64::MAX,
+        };
+        len <= pool.free() && queued + len <= most.min(self.config.queue_limit)
+    }
+
+    fn admit_lossless(&mut self, port: u16, priority: u8, len: u64) -> Admission {
+        let pool = *self.pool(port);
+        let xoff = pool.xoff(self.config.xoff);
         let headroom = self.headroom[usize::from(port)];
         let ingress = &mut self.ingress[usize::from(port)][usize::from(priority)];
-        if !ingress.asserted && fits && ingress.shared + len <= xoff {
+        if !ingress.asserted && len <= pool.free() && ingress.shared + len <= xoff {
             ingress.shared += len;
-            self.used += len;
+            self.pool(port).used += len;
             return Admission::Stored { pause: false };
         }
         let pause = !ingress.asserted;
@@ -169,7 +225,6 @@ impl Buffer {
             return Admission::Refused { pause };
         }
         ingress.headroom += len;
-        self.in_headroom += len;
         self.headroom_peak = self.headroom_peak.max(ingress.headroom);
         Admission::Stored { pause }
     }
@@ -180,13 +235,14 @@ impl Buffer {
         let from_headroom = len.min(ingress.headroom);
         ingress.headroom -= from_headroom;
         ingress.shared -= len - from_headroom;
-        self.in_headroom -= from_headroom;
-        self.used -= len - from_headroom;
+        self.pool(port).used -= len - from_headroom;
+        self.stored -= len;
         self.may_resume(port, priority)
     }
 
     fn may_resume(&mut self, port: u16, priority: u8) -> bool {
-        let (xoff, offset) = (self.xoff(), self.config.xon_offset);
+        let xoff = self.pool(port).xoff(self.config.xoff);
+        let offset = self.config.xon_offset;
         let ingress = &mut self.ingress[usize::from(port)][usize::from(priority)];
         let below = ingress.shared == 0 || ingress.shared + offset <= xoff;
         let resume = ingress.asserted && ingress.headroom == 0 && below;
@@ -210,6 +266,7 @@ mod tests {
 
     fn config(lossless: u8) -> BufferConfig {
         BufferConfig {
+            sharing: Sharing::Switch,
             total: 100_000,
             alpha: 1024,
             queue_limit: u64::MAX,
@@ -298,7 +355,59 @@ mod tests {
     fn headroom_that_takes_everything_is_none() {
         let mut c = config(0xff);
         c.headroom = Some(10_000);
-        assert!(Buffer::new(&c, &ports(2)).is_none());
-        assert!(Buffer::new(&c, &ports(1)).is_some());
+        assert_eq!(Buffer::new(&c, &ports(2)).err(), Some(160_000));
+        assert!(Buffer::new(&c, &ports(1)).is_ok());
+    }
+
+    #[test]
+    fn a_port_with_a_buffer_of_its_own_is_paused_by_what_came_in_there() {
+        let mut c = config(1 << 3);
+        c.sharing = Sharing::Port;
+        c.total = 15_000;
+        // All there is but for headroom: 12 000.
+        c.xoff = Xoff::Static(u64::MAX);
+        let mut b = Buffer::new(&c, &ports(2)).unwrap();
+        let stored = |pause| Admission::Stored { pause };
+        for _ in 0..12 {
+            // However long the egress queue is.
+            assert_eq!(b.admit(0, 3, 1000, 1_000_000), stored(false));
+        }
+        assert_eq!(b.admit(0, 3, 1000, 0), stored(true));
+        assert_eq!(b.admit(1, 3, 1000, 0), stored(false), "another port");
+        for _ in 0..2 {
+            assert_eq!(b.admit(0, 3, 1000, 0), stored(false));
+        }
+        assert_eq!(b.admit(0, 3, 1000, 0), Admission::Refused { pause: false });
+        assert_eq!((b.peak, b.headroom_peak), (16_000, 3000));
+        let resumed: Vec<bool> = (0..5).map(|_| b.release(0, 3, 1000)).collect();
+        assert_eq!(resumed, [false, false, false, false, true]);
+    }
+
+    #[test]
+    fn without_pfc_a_port_drops_when_its_own_buffer_is_full() {
+        let mut c = config(0);
+        c.sharing = Sharing::Port;
+        c.total = 5000;
+        c.alpha = 1;
+        let mut b = Buffer::new(&c, &ports(2)).unwrap();
+        let mut fill = |port| {
+            let stored = Admission::Stored { pause: false };
+            (0..10)
+                .filter(|_| b.admit(port, 0, 1000, 0) == stored)
+                .count()
+        };
+        assert_eq!((fill(0), fill(1), fill(0)), (5, 5, 0));
+        assert!(!b.release(0, 0, 1000));
+        assert_eq!(b.admit(0, 0, 1000, 0), Admission::Stored { pause: false });
+        c.queue_limit = 3000;
+        let mut b = Buffer::new(&c, &ports(2)).unwrap();
+        assert_eq!(
+            b.admit(0, 0, 1000, 2001),
+            Admission::Refused { pause: false }
+        );
+        // Headroom is a part of each.
+        c.lossless = 1;
+        c.total = 3000;
+        assert_eq!(Buffer::new(&c, &ports(2)).err(), Some(3000));
     }
 }

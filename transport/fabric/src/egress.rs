@@ -1,5 +1,5 @@
 //! The eight queues of an egress port and who is next: strict priorities first, the rest by
-//! weighted round robin in bytes.
+//! weighted round robin in bytes. A queue is in order of arrival, or ingress ports take turns in it.
 
 use std::collections::VecDeque;
 
@@ -33,6 +33,57 @@ impl Default for Weights {
     }
 }
 
+/// Who is next within a priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// Whoever came first.
+    #[default]
+    Arrival,
+    /// Ingress ports in turn, frame by frame: a switch with virtual output queues at its inputs.
+    Ingress,
+}
+
+/// The frames of one priority.
+#[derive(Debug, Default)]
+struct Queue {
+    /// One, or one per ingress port.
+    lines: Vec<VecDeque<Frame>>,
+    /// Line whose turn it is.
+    turn: usize,
+    frames: usize,
+}
+
+impl Queue {
+    #[inline]
+    fn push(&mut self, line: usize, frame: Frame) {
+        if line >= self.lines.len() {
+            self.lines.resize_with(line + 1, VecDeque::new);
+        }
+        self.lines[line].push_back(frame);
+        self.frames += 1;
+    }
+
+    /// The line that is next.
+    #[inline]
+    fn next(&self) -> Option<usize> {
+        let n = self.lines.len();
+        let mut from_turn = (self.turn..n).chain(0..self.turn.min(n));
+        from_turn.find(|&line| !self.lines[line].is_empty())
+    }
+
+    fn front(&self) -> Option<&Frame> {
+        self.lines[self.next()?].front()
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<Frame> {
+        let line = self.next()?;
+        self.turn = line + 1;
+        self.frames -= 1;
+        self.lines[line].pop_front()
+    }
+}
+
 /// Bits of a mask, the lowest first.
 fn bits(set: impl Iterator<Item = bool>) -> u8 {
     set.enumerate()
@@ -42,7 +93,8 @@ fn bits(set: impl Iterator<Item = bool>) -> u8 {
 
 #[derive(Debug)]
 pub(crate) struct Egress {
-    queues: [VecDeque<Frame>; PRIORITIES],
+    queues: [Queue; PRIORITIES],
+    order: Order,
     bytes: [u64; PRIORITIES],
     total: u64,
     filled: u8,
@@ -54,9 +106,10 @@ pub(crate) struct Egress {
 }
 
 impl Egress {
-    pub(crate) fn new(weights: Weights) -> Self {
+    pub(crate) fn new(weights: Weights, order: Order) -> Self {
         Self {
-            queues: std::array::from_fn(|_| VecDeque::new()),
+            queues: std::array::from_fn(|_| Queue::default()),
+            order,
             bytes: [0; PRIORITIES],
             total: 0,
             filled: 0,
@@ -82,12 +135,12 @@ impl Egress {
 
     /// Frames that wait in one priority.
     pub(crate) fn frames_of(&self, priority: usize) -> usize {
-        self.queues[priority % PRIORITIES].len()
+        self.queues[priority % PRIORITIES].frames
     }
 
     /// Frames that wait.
     pub(crate) fn frames(&self) -> usize {
-        self.queues.iter().map(VecDeque::len).sum()
+        self.queues.iter().map(|q| q.frames).sum()
     }
 
     #[inline]
@@ -113,7 +166,11 @@ impl Egress {
         self.bytes[p] += frame.len();
         self.total += frame.len();
         self.filled |= 1 << p;
-        self.queues[p].push_back(frame);
+        let line = match self.order {
+            Order::Arrival => 0,
+            Order::Ingress => usize::from(frame.tag().ingress),
+        };
+        self.queues[p].push(line, frame);
     }
 
     /// The next frame of a priority that is not paused.
@@ -165,10 +222,10 @@ impl Egress {
     }
 
     fn take(&mut self, p: usize) -> Option<Frame> {
-        let frame = self.queues[p].pop_front()?;
+        let frame = self.queues[p].pop()?;
         self.bytes[p] -= frame.len();
         self.total -= frame.len();
-        if self.queues[p].is_empty() {
+        if self.queues[p].frames == 0 {
             self.filled &= !(1 << p);
             self.deficit[p] = 0;
         }
@@ -204,7 +261,7 @@ mod tests {
     #[test]
     fn weights_share_the_link_in_bytes_whatever_the_frames() {
         let weights = Weights::new([1, 3, 0, 2, 1, 1, 0, 0]);
-        let mut egress = Egress::new(weights);
+        let mut egress = Egress::new(weights, Order::Arrival);
         let sent = bytes_sent(&mut egress, &[(0, 1082), (1, 4154), (3, 100)], 60_000);
         let share = |p: usize| sent[p] as f64 / sent.iter().sum::<u64>() as f64;
         for (p, expected) in [(0, 1.0 / 6.0), (1, 0.5), (3, 2.0 / 6.0)] {
@@ -214,7 +271,7 @@ mod tests {
 
     #[test]
     fn strict_priorities_come_first_and_a_pause_holds_one_only() {
-        let mut egress = Egress::new(Weights::default());
+        let mut egress = Egress::new(Weights::default(), Order::Arrival);
         for p in [0, 3, 6, 7] {
             egress.push(frame(p, 100));
         }
@@ -232,10 +289,31 @@ mod tests {
 
     #[test]
     fn a_queue_that_was_empty_or_paused_saves_up_nothing() {
-        let mut egress = Egress::new(Weights::default());
+        let mut egress = Egress::new(Weights::default(), Order::Arrival);
         // Alone for a long time.
         bytes_sent(&mut egress, &[(0, 1000)], 1000);
         let sent = bytes_sent(&mut egress, &[(0, 1000), (1, 1000)], 1000);
         assert!(sent[0].abs_diff(sent[1]) <= 2 * QUANTUM, "{sent:?}");
+    }
+
+    #[test]
+    fn ingress_ports_take_turns_and_keep_their_own_order() {
+        let from = |ingress: u16, len: usize| {
+            let mut f = frame(3, len);
+            f.tag_mut().ingress = ingress;
+            f
+        };
+        let served = |order: Order| {
+            let mut egress = Egress::new(Weights::default(), order);
+            for (ingress, len) in [(2, 100), (2, 101), (2, 102), (0, 103), (5, 104), (0, 105)] {
+                egress.push(from(ingress, len));
+            }
+            assert_eq!((egress.frames(), egress.bytes()), (6, 615));
+            std::iter::from_fn(|| egress.pop())
+                .map(|f| f.len())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(served(Order::Arrival), [100, 101, 102, 103, 104, 105]);
+        assert_eq!(served(Order::Ingress), [103, 100, 104, 105, 101, 102]);
     }
 }

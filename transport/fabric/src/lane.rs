@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use hdrhistogram::Histogram;
 use xroce_net::sim::Rng;
 
-use crate::egress::{Egress, Weights};
+use crate::egress::{Egress, Order, Weights};
 use crate::frame::{Frame, PRIORITIES};
 use crate::units::{BitRate, Time};
 
@@ -159,7 +159,13 @@ pub(crate) struct Ends {
 }
 
 impl Lane {
-    pub(crate) fn new(ends: Ends, rate: BitRate, delay: Time, weights: Weights, rng: Rng) -> Self {
+    pub(crate) fn new(
+        ends: Ends,
+        rate: BitRate,
+        delay: Time,
+        (weights, order): (Weights, Order),
+        rng: Rng,
+    ) -> Self {
         Self {
             from: ends.from,
             to: ends.to,
@@ -171,7 +177,7 @@ impl Lane {
             up: true,
             busy: false,
             epoch: 0,
-            egress: Egress::new(weights),
+            egress: Egress::new(weights, order),
             control: VecDeque::new(),
             rng,
             stats: LaneStats::default(),
@@ -341,7 +347,8 @@ mod tests {
             to_port: 0,
         };
         let (rate, delay) = (BitRate::from_gbps(40), Time::from_us(1));
-        let mut lane = Lane::new(ends, rate, delay, Weights::default(), Rng::new(3));
+        let queues = (Weights::default(), Order::Arrival);
+        let mut lane = Lane::new(ends, rate, delay, queues, Rng::new(3));
         lane.impairment = impairment;
         lane
     }

@@ -42,8 +42,8 @@ mod topology;
 mod traffic;
 mod units;
 
-pub use buffer::{BufferConfig, Xoff, headroom};
-pub use egress::Weights;
+pub use buffer::{BufferConfig, Sharing, Xoff, headroom};
+pub use egress::{Order, Weights};
 pub use flow::{Class, Flow, Op, Recovery, Transport};
 pub use frame::{DscpMap, PRIORITIES};
 pub use host::HostConfig;

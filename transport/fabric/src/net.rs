@@ -2,8 +2,8 @@
 
 use xroce_net::sim::{Rng, mark_ethernet_ce};
 
-use crate::buffer::{Admission, Buffer, BufferConfig, PAUSE_FRAME};
-use crate::egress::Weights;
+use crate::buffer::{Admission, Buffer, BufferConfig, PAUSE_FRAME, Sharing, beside_headroom};
+use crate::egress::{Order, Weights};
 use crate::events::EventQueue;
 use crate::frame::{Frame, Pool, mix, serialise};
 use crate::lane::{Ends, Impairment, Lane, Node};
@@ -30,12 +30,14 @@ pub enum Balance {
 /// What all switches have in common.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SwitchConfig {
-    /// The shared buffer, and PFC.
+    /// The buffer, and PFC.
     pub buffer: BufferConfig,
     /// ECN marking, if any.
     pub red: Option<Red>,
     /// Shares of the priorities.
     pub weights: Weights,
+    /// Who is next within a priority.
+    pub order: Order,
     /// Choice among equal ways.
     pub balance: Balance,
     /// Time from a change of a link to new routes.
@@ -140,19 +142,33 @@ pub(crate) struct Net {
     balance: Balance,
 }
 
-/// Headroom leaves a switch nothing to share.
+/// Headroom leaves a switch, or a port of one, nothing to store frames in.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the buffer of switch {switch} is {total} bytes, the headroom of its ports alone takes \
-     {headroom}: give it more buffer, fewer lossless priorities or less headroom"
+    "the buffer of {owner} is {total} bytes, headroom alone takes {headroom}: give it more buffer, \
+     fewer lossless priorities or less headroom"
 )]
 pub struct NoBuffer {
-    /// Its name.
-    pub switch: String,
+    /// Whose it is.
+    pub owner: String,
     /// Bytes it has.
     pub total: u64,
     /// Bytes that headroom takes.
     pub headroom: u64,
+}
+
+impl NoBuffer {
+    fn of(config: &BufferConfig, switch: &str, headroom: u64) -> Self {
+        let owner = match config.sharing {
+            Sharing::Switch => format!("switch {switch}"),
+            Sharing::Port => format!("a port of switch {switch}"),
+        };
+        Self {
+            owner,
+            total: config.total,
+            headroom,
+        }
+    }
 }
 
 impl Net {
@@ -163,7 +179,7 @@ impl Net {
         max_frame: usize,
     ) -> Result<Self, NoBuffer> {
         let mut rng = Rng::new(seed);
-        let (lanes, out) = lanes(topology, config.weights, &mut rng);
+        let (lanes, out) = lanes(topology, (config.weights, config.order), &mut rng);
         let mut switches = Vec::with_capacity(out.len());
         for (out, name) in out.iter().zip(&topology.switches) {
             let speed = |&lane: &u32| {
@@ -171,14 +187,11 @@ impl Net {
                 (lane.rate, lane.delay)
             };
             let ports: Vec<(BitRate, Time)> = out.iter().map(speed).collect();
-            let no_buffer = || NoBuffer {
-                switch: name.clone(),
-                total: config.buffer.total,
-                headroom: reserved(&config.buffer, &ports),
-            };
+            let buffer = Buffer::new(&config.buffer, &ports)
+                .map_err(|headroom| NoBuffer::of(&config.buffer, name, headroom))?;
             switches.push(Switch {
                 out: out.clone(),
-                buffer: Buffer::new(&config.buffer, &ports).ok_or_else(no_buffer)?,
+                buffer,
                 routes: Routes::default(),
                 seed: rng.next_u64(),
                 rng: rng.fork(),
@@ -448,7 +461,7 @@ const fn scale(hash: u64, n: usize) -> usize {
     ((hash as u128 * n as u128) >> 64) as usize
 }
 
-/// Whether every switch has a buffer to share.
+/// Whether every switch has a buffer beside headroom.
 ///
 /// # Errors
 /// The first that has none.
@@ -462,29 +475,18 @@ pub(crate) fn check_buffers(topology: &Topology, config: &SwitchConfig) -> Resul
         }
     }
     for (ports, name) in ports.iter().zip(&topology.switches) {
-        let headroom = reserved(&config.buffer, ports);
-        if headroom >= config.buffer.total {
-            return Err(NoBuffer {
-                switch: name.clone(),
-                total: config.buffer.total,
-                headroom,
-            });
-        }
+        beside_headroom(&config.buffer, ports)
+            .map_err(|headroom| NoBuffer::of(&config.buffer, name, headroom))?;
     }
     Ok(())
 }
 
-fn reserved(config: &BufferConfig, ports: &[(BitRate, Time)]) -> u64 {
-    let of = |&(rate, delay): &(BitRate, Time)| {
-        let computed = || crate::buffer::headroom(rate, delay, config.max_frame);
-        config.headroom.unwrap_or_else(computed)
-    };
-    let sum = ports.iter().map(of).fold(0, u64::saturating_add);
-    sum.saturating_mul(u64::from(config.lossless.count_ones()))
-}
-
 /// The lanes of all links, the two of a link next to each other, and those that leave each switch.
-fn lanes(topology: &Topology, weights: Weights, rng: &mut Rng) -> (Vec<Lane>, Vec<Vec<u32>>) {
+fn lanes(
+    topology: &Topology,
+    (weights, order): (Weights, Order),
+    rng: &mut Rng,
+) -> (Vec<Lane>, Vec<Vec<u32>>) {
     let mut out = vec![Vec::new(); topology.switches.len()];
     let mut lanes = Vec::with_capacity(topology.links.len() * 2);
     for link in &topology.links {
@@ -508,7 +510,13 @@ fn lanes(topology: &Topology, weights: Weights, rng: &mut Rng) -> (Vec<Lane>, Ve
                 from_port,
                 to_port,
             };
-            lanes.push(Lane::new(ends, link.rate, link.delay, weights, rng.fork()));
+            // Whatever a host sends has come by no port.
+            let order = match from {
+                Node::Host(_) => Order::Arrival,
+                Node::Switch(_) => order,
+            };
+            let queues = (weights, order);
+            lanes.push(Lane::new(ends, link.rate, link.delay, queues, rng.fork()));
         }
     }
     (lanes, out)

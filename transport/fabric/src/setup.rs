@@ -2,8 +2,8 @@
 
 use xroce_engine::EngineError;
 
-use crate::buffer::{BufferConfig, Xoff};
-use crate::egress::Weights;
+use crate::buffer::{BufferConfig, Sharing, Xoff};
+use crate::egress::{Order, Weights};
 use crate::flow::{Class, Flow, Transport};
 use crate::host::HostConfig;
 use crate::lane::Impairment;
@@ -97,6 +97,7 @@ impl Setup {
     pub fn new(topology: Topology) -> Self {
         let host = HostConfig::default();
         let buffer = BufferConfig {
+            sharing: Sharing::Switch,
             total: 12_000_000,
             alpha: 1024,
             queue_limit: u64::MAX,
@@ -112,6 +113,7 @@ impl Setup {
                 buffer,
                 red: None,
                 weights: Weights::default(),
+                order: Order::default(),
                 balance: Balance::default(),
                 reroute: Time::from_ms(1),
             },

@@ -6,8 +6,8 @@
 )]
 
 use xroce_fabric::{
-    Balance, BitRate, Change, Class, Fault, Flow, Impairment, MarkAt, Op, Red, Report, Setup,
-    Simulation, Speed, Time, Topology, Weights, Xoff, headroom,
+    Balance, BitRate, Change, Class, Fault, Flow, Impairment, MarkAt, Op, Order, Red, Report,
+    Setup, Sharing, Simulation, Speed, Time, Topology, Weights, Xoff, headroom,
 };
 
 fn speed(gbps: u64, delay_ns: u64) -> Speed {
@@ -171,6 +171,48 @@ fn headroom_as_computed_loses_nothing_and_less_does() {
     let report = incast(8, 1 << 20, |s| lossless(s, Some(needed / 2)));
     assert!(report.census.dropped_lossless > 0);
     assert_eq!(report.summary.completed, 8);
+}
+
+#[test]
+fn buffers_of_ports_lose_nothing_with_headroom_and_leave_other_ports_alone() {
+    let frame = 4218;
+    let needed = headroom(BitRate::from_gbps(40), Time::from_us(1), frame);
+    let port = |s: &mut Setup| {
+        let buffer = &mut s.switch.buffer;
+        buffer.sharing = Sharing::Port;
+        // A threshold of 20 000 bytes for each port.
+        buffer.total = 20_000 + needed;
+        buffer.xoff = Xoff::Static(u64::MAX);
+        buffer.xon_offset = 0;
+        s.switch.order = Order::Ingress;
+    };
+    let report = incast(8, 1 << 20, |s| {
+        port(s);
+        s.switch.buffer.lossless = 1 << 3;
+    });
+    assert_eq!(
+        (report.summary.drops, report.summary.retransmissions),
+        (0, 0)
+    );
+    assert!(report.summary.pauses > 8 && report.summary.headroom_peak > 0);
+    assert!(report.summary.headroom_peak <= needed);
+    assert!(report.summary.jain > 0.999, "{}", report.summary.jain);
+    // All eight ports fill their own.
+    let queue = report.summary.queue.max;
+    assert!(
+        queue > 8 * 20_000 - 8 * frame && queue < 8 * (20_000 + needed),
+        "{queue}"
+    );
+    let report = incast(8, 1 << 20, |s| {
+        port(s);
+        s.switch.buffer.lossless = 1 << 3;
+        s.switch.buffer.headroom = Some(needed / 4);
+    });
+    assert!(report.census.dropped_lossless > 0);
+    // Without PFC all of it is filled, and then dropped from.
+    let report = incast(8, 1 << 20, port);
+    assert!(report.summary.drops > 0 && report.summary.completed == 8);
+    assert!(report.summary.queue.max <= 8 * (20_000 + needed));
 }
 
 #[test]

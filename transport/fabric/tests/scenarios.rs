@@ -193,6 +193,26 @@ fn mistakes_are_told_with_line_key_value_and_remedy() {
             "switch.buffer: the buffer of switch leaf0",
         ),
         (
+            "buffer = \"2MB\"",
+            "port_buffer = \"8KB\"",
+            "line 16: switch.port_buffer: the buffer of a port of switch spine0 is 8000 bytes, headroom",
+        ),
+        (
+            "buffer = \"2MB\"",
+            "port_buffer = 100",
+            "line 16: switch.port_buffer: 100 is out of range",
+        ),
+        (
+            "buffer = \"2MB\"",
+            "buffer = \"2MB\"\nport_buffer = \"240KB\"",
+            "line 17: switch.port_buffer: ports share the buffer or have one each",
+        ),
+        (
+            "ecmp = \"flow\"",
+            "order = \"ingres\"",
+            "line 19: unknown name \"ingres\": did you mean \"ingress\"?",
+        ),
+        (
             "dst = 5",
             "dst = 0",
             "workload.2.flows.0.dst: host 0 would send to itself",

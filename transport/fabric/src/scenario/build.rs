@@ -8,9 +8,9 @@ use xroce_wire::newtypes::PathMtu;
 use super::congestion;
 use super::error::{Problem, within};
 use super::workload::Ground;
-use super::{CnpScopeName, EcmpName, FaultName, FaultSpec, MarkName, Scenario};
-use crate::buffer::{BufferConfig, Xoff};
-use crate::egress::Weights;
+use super::{CnpScopeName, EcmpName, FaultName, FaultSpec, MarkName, OrderName, Scenario};
+use crate::buffer::{BufferConfig, Sharing, Xoff};
+use crate::egress::{Order, Weights};
 use crate::flow::{Class, Flow, Transport};
 use crate::frame::DscpMap;
 use crate::host::HostConfig;
@@ -27,6 +27,8 @@ use crate::units::{BitRate, Time};
 const DURATION_MAX: Time = Time::from_ms(1_000_000);
 /// Largest buffer of a switch, bytes.
 const BUFFER_MAX: u64 = 1_000_000_000_000;
+/// Unless a scenario says otherwise.
+const BUFFER_DEFAULT: u64 = 12_000_000;
 /// IP, UDP and transport headers beside the payload of a packet, at most.
 const HEADERS: usize = 88;
 
@@ -103,7 +105,7 @@ impl Scenario {
             series_links: self.series_links,
         };
         crate::net::check_buffers(&setup.topology, &setup.switch)
-            .map_err(|e| Problem::at("switch.buffer", e.to_string()))?;
+            .map_err(|e| Problem::at(buffer_key(&setup.switch), e.to_string()))?;
         setup
             .check()
             .map_err(|e| Problem::at("topology", e.to_string()))?;
@@ -168,12 +170,13 @@ impl Scenario {
     fn switch_config(&self, host: &HostConfig) -> Result<SwitchConfig, Problem> {
         let s = &self.switch;
         let frame = host.nic.max_frame() as u64;
-        let total = within("switch.buffer", s.buffer.0, (frame, BUFFER_MAX))?;
+        let (sharing, total) = self.buffer_size(frame)?;
         let queue_limit = match s.queue_limit {
             Some(limit) => within("switch.queue_limit", limit.0, (frame, BUFFER_MAX))?,
             None => u64::MAX,
         };
         let mut buffer = BufferConfig {
+            sharing,
             total,
             alpha: factor("switch.alpha", s.alpha)?,
             queue_limit,
@@ -196,6 +199,10 @@ impl Scenario {
             buffer,
             red: self.red()?,
             weights: Weights::new(s.weights),
+            order: match s.order {
+                OrderName::Arrival => Order::Arrival,
+                OrderName::Ingress => Order::Ingress,
+            },
             balance: match s.ecmp {
                 EcmpName::Flow => Balance::Flow,
                 EcmpName::Spray => Balance::Spray,
@@ -203,6 +210,24 @@ impl Scenario {
             },
             reroute,
         })
+    }
+
+    /// Whose the buffers of switches are, and their size.
+    fn buffer_size(&self, least: u64) -> Result<(Sharing, u64), Problem> {
+        let limits = (least, BUFFER_MAX);
+        match (self.switch.buffer, self.switch.port_buffer) {
+            (None, None) => Ok((Sharing::Switch, BUFFER_DEFAULT)),
+            (Some(all), None) => Ok((Sharing::Switch, within("switch.buffer", all.0, limits)?)),
+            (None, Some(each)) => {
+                let total = within("switch.port_buffer", each.0, limits)?;
+                Ok((Sharing::Port, total))
+            }
+            (Some(_), Some(_)) => {
+                let what =
+                    "ports share the buffer or have one each: leave out buffer or port_buffer";
+                Err(Problem::at("switch.port_buffer", what))
+            }
+        }
     }
 
     fn apply_pfc(&self, buffer: &mut BufferConfig) -> Result<(), Problem> {
@@ -215,7 +240,10 @@ impl Scenario {
                 let least = buffer.max_frame;
                 Xoff::Static(within("pfc.xoff", xoff.0, (least, BUFFER_MAX))?)
             }
-            None => Xoff::Dynamic(factor("pfc.alpha", pfc.alpha)?),
+            None => match (pfc.alpha, buffer.sharing) {
+                (None, Sharing::Port) => Xoff::Static(u64::MAX),
+                (alpha, _) => Xoff::Dynamic(factor("pfc.alpha", alpha.unwrap_or(0.125))?),
+            },
         };
         if let Some(offset) = pfc.xon_offset {
             buffer.xon_offset = within("pfc.xon_offset", offset.0, (0, BUFFER_MAX))?;
@@ -310,6 +338,13 @@ impl Scenario {
         within("fault", self.fault.len(), (0, 100_000))?;
         let each = self.fault.iter().enumerate();
         each.map(|(i, spec)| fault(i, spec, topology)).collect()
+    }
+}
+
+fn buffer_key(switch: &SwitchConfig) -> &'static str {
+    match switch.buffer.sharing {
+        Sharing::Switch => "switch.buffer",
+        Sharing::Port => "switch.port_buffer",
     }
 }
 

@@ -103,14 +103,18 @@ const fn two_hundred_fifty_six() -> usize {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwitchSpec {
-    /// The whole buffer of a switch.
-    pub buffer: Bytes,
+    /// The whole buffer of a switch, shared by its ports; 12 MB without both keys.
+    pub buffer: Option<Bytes>,
+    /// Instead: the buffer that each ingress port has for itself.
+    pub port_buffer: Option<Bytes>,
     /// A queue without PFC may hold this multiple of the free shared buffer.
     pub alpha: f64,
     /// And at most so many bytes.
     pub queue_limit: Option<Bytes>,
     /// Shares of the priorities 0 to 7, 0 is strict priority.
     pub weights: [u16; 8],
+    /// Who is next within a priority.
+    pub order: OrderName,
     /// Choice among equal ways.
     pub ecmp: EcmpName,
     /// From a failure to new routes.
@@ -120,14 +124,26 @@ pub struct SwitchSpec {
 impl Default for SwitchSpec {
     fn default() -> Self {
         Self {
-            buffer: Bytes(12_000_000),
+            buffer: None,
+            port_buffer: None,
             alpha: 1.0,
             queue_limit: None,
             weights: [1, 1, 1, 1, 1, 1, 0, 0],
+            order: OrderName::Arrival,
             ecmp: EcmpName::Flow,
             reroute_delay: Time::from_ms(1),
         }
     }
+}
+
+/// Names of [`Order`](crate::Order).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrderName {
+    /// Whoever came first.
+    Arrival,
+    /// Ingress ports in turn.
+    Ingress,
 }
 
 /// Names of [`Balance`](crate::Balance).
@@ -178,8 +194,9 @@ pub struct PfcSpec {
     pub priorities: Vec<u8>,
     /// Threshold of an ingress port and priority; without, it is dynamic.
     pub xoff: Option<Bytes>,
-    /// The dynamic threshold: this multiple of the free shared buffer.
-    pub alpha: f64,
+    /// The dynamic threshold: this multiple of the free shared buffer; 0.125 without both keys. With
+    /// buffers of ports there is none unless given: all but headroom may be used.
+    pub alpha: Option<f64>,
     /// The sender goes on once it is so many bytes below the threshold.
     pub xon_offset: Option<Bytes>,
     /// Bytes for what comes after a pause; computed from rate and delay without.
@@ -191,7 +208,7 @@ impl Default for PfcSpec {
         Self {
             priorities: vec![3],
             xoff: None,
-            alpha: 0.125,
+            alpha: None,
             xon_offset: None,
             headroom: None,
         }
