@@ -34,8 +34,8 @@ pub enum AtomicAtError {
     /// See [`OutOfRange`].
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
-    /// The address is not a multiple of 8.
-    #[error("an atomic at offset {0}, which is not a multiple of 8")]
+    /// The address is not a multiple of the atomic's size.
+    #[error("an atomic at offset {0}, which is not a multiple of its size")]
     Misaligned(u64),
 }
 
@@ -44,6 +44,8 @@ pub enum AtomicAtError {
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Bytes that are mapped: `len`, or more if the pages are huge.
+    mapped: usize,
     fd: OwnedFd,
 }
 
@@ -55,9 +57,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `base` and `len` are what mmap returned and was asked for, and no copy can run:
+        // SAFETY: `base` and `mapped` are what mmap returned and was asked for, and no copy can run:
         // this was the last owner.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
         debug_assert!(unmapped.is_ok());
     }
 }
@@ -90,9 +92,29 @@ impl Region {
         let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0) }?;
         let base = NonNull::new(base.cast())
             .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
-        Ok(Self {
-            mapping: Arc::new(Mapping { base, len, fd }),
-        })
+        // SAFETY: just mapped, and the file is sealed.
+        Ok(unsafe { Self::of_mapping(base, len, len, fd) })
+    }
+
+    /// The region of a mapping, which it will unmap.
+    ///
+    /// # Safety
+    /// `mapped` bytes from `base`, at least `len`, are mapped for reading and writing, nobody else
+    /// unmaps them, and the file behind them is sealed against shrinking.
+    pub(crate) unsafe fn of_mapping(
+        base: NonNull<u8>,
+        len: usize,
+        mapped: usize,
+        fd: OwnedFd,
+    ) -> Self {
+        Self {
+            mapping: Arc::new(Mapping {
+                base,
+                len,
+                mapped,
+                fd,
+            }),
+        }
     }
 
     /// Size in bytes.
@@ -120,8 +142,9 @@ impl Region {
         &self.mapping.fd
     }
 
+    /// Where `len` bytes at `offset` are, all of them inside.
     #[inline]
-    fn check(&self, offset: u64, len: usize) -> Result<NonNull<u8>, OutOfRange> {
+    pub(crate) fn pointer(&self, offset: u64, len: usize) -> Result<NonNull<u8>, OutOfRange> {
         let size = self.mapping.len;
         let inside = usize::try_from(offset)
             .ok()
@@ -140,9 +163,9 @@ impl Region {
     /// [`OutOfRange`].
     #[inline]
     pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<(), OutOfRange> {
-        let mut to = self.check(offset, src.len())?;
+        let mut to = self.pointer(offset, src.len())?;
         for chunk in src.chunks(COPY_CHUNK) {
-            // SAFETY: `check` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
+            // SAFETY: `pointer` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
             // private memory and cannot overlap it. Others may write here meanwhile: which bytes
             // win is theirs to sort out, no reference is ever made.
             unsafe {
@@ -161,7 +184,7 @@ impl Region {
     /// [`OutOfRange`]; `dst` is as before.
     #[inline]
     pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), OutOfRange> {
-        let mut from = self.check(offset, dst.len())?;
+        let mut from = self.pointer(offset, dst.len())?;
         for chunk in dst.chunks_mut(COPY_CHUNK) {
             // SAFETY: as in `write_at`, the other way.
             unsafe {
@@ -176,7 +199,7 @@ impl Region {
 
     /// The eight bytes at `offset`, to be worked on at once with other threads and processes.
     fn cell(&self, offset: u64) -> Result<&AtomicU64, AtomicAtError> {
-        let at = self.check(offset, size_of::<u64>())?.cast::<AtomicU64>();
+        let at = self.pointer(offset, size_of::<u64>())?.cast::<AtomicU64>();
         if !at.is_aligned() {
             return Err(AtomicAtError::Misaligned(offset));
         }
