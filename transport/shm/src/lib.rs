@@ -8,8 +8,9 @@
 //! Two processes that do not trust each other talk through rings ([`Producer`], [`Consumer`]),
 //! doorbells ([`ParkWord`], [`ArmWord`]) and a set of queues to look at ([`DirtySet`]) in a region.
 //! Memory that is to be read and written by another process comes from a memfd
-//! ([`Region::from_client`]) or is turned into one where it lies.
+//! ([`Region::from_client`]) or is turned into one where it lies ([`adopt()`]).
 
+mod adopt;
 mod dirty;
 mod import;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod region;
 mod ring;
 mod words;
 
+pub use adopt::{AdoptError, Adopted, AdoptedPiece, Mapping, Race, adopt};
 pub use dirty::{DIRTY_BYTES, DIRTY_MAX, DirtySet, DirtySetError, NotInSet};
 pub use import::{ImportError, Piece};
 pub use park::{Arm, ArmWord, ParkWord};
