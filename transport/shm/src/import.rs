@@ -216,11 +216,11 @@ impl Region {
                 .filter(|&all| all <= isize::MAX.unsigned_abs())
                 .ok_or(too_long)?;
         }
-        let Some((_, first)) = all.split_first().map(|(f, _)| ((), f)) else {
+        let Some((first, _)) = all.first() else {
             return Err(ImportError::Empty);
         };
         // Given to the region at once, so that any error below unmaps it.
-        let held = rustix::io::fcntl_dupfd_cloexec(&first.0.fd, 0).map_err(io::Error::from)?;
+        let held = rustix::io::fcntl_dupfd_cloexec(&first.fd, 0).map_err(io::Error::from)?;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base =
             unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::empty(), MapFlags::PRIVATE) };
