@@ -10,6 +10,7 @@ const PROGRAMS: [&str; 2] = ["roce", "hop"];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=src/frame.bpf.h");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     for name in PROGRAMS {
         let source = format!("src/{name}.bpf.c");

@@ -5,9 +5,8 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xroce_engine::clock;
-use xroce_net::neigh;
 use xroce_net::xdp::hop::{Hop, PhantomQueue, QueueReport};
-use xroce_net::xdp::{Mode, XdpConfig, XdpPort};
+use xroce_net::xdp::{Mode, XdpPort};
 use xroce_proto::cc::CongestionControl;
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::{QpAttr, QpState};
@@ -15,11 +14,11 @@ use xroce_proto::recovery::Reliability;
 use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::SendOp;
-use xroce_testnet::{IFNAME, Netns, Star};
-use xroce_wire::newtypes::{Gid, PathMtu, Qpn};
+use xroce_testnet::{Netns, Star};
+use xroce_wire::newtypes::{PathMtu, Qpn};
 
 use crate::support::threads::two;
-use crate::support::{End, Op, Place, REAP};
+use crate::support::{End, Op, REAP, xdp};
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -166,14 +165,7 @@ impl Lab {
 }
 
 fn end(ns: &Netns) -> Outcome<End<XdpPort>> {
-    let mut config = XdpConfig::new(IFNAME);
-    config.ring_size = RING;
-    let port = ns.run(|| XdpPort::open(&config))?;
-    let place = Place {
-        gid: Gid::from(ns.ip(false)),
-        mac: ns.run(|| neigh::interface(IFNAME))?.mac,
-        src_port: 0xc000,
-    };
+    let (port, place) = xdp::open(ns, RING)?;
     Ok(End::new(port, place))
 }
 

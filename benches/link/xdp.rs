@@ -1,14 +1,13 @@
 //! D1 to D3: two engines over AF_XDP on a veth pair, against raw AF_XDP on the same rings.
 
 use xroce_net::datapath::Datapath;
-use xroce_net::neigh;
-use xroce_net::xdp::{XdpConfig, XdpPort};
-use xroce_testnet::{IFNAME, Netns, NetnsPair};
-use xroce_wire::newtypes::{Gid, PathMtu};
+use xroce_net::xdp::XdpPort;
+use xroce_testnet::{Netns, NetnsPair};
+use xroce_wire::newtypes::PathMtu;
 
 use crate::rows::{D1, D1_CC, D2_1024, D2_4096, D2_CC, D3_P50, D3_P99, Kind};
 use crate::support::threads::{Flow, Load, flood, ping_pong};
-use crate::support::{Op, Pace, Pair, Place};
+use crate::support::{Op, Pace, Pair, Place, xdp};
 use crate::{Lab, Outcome, note_flow, raw};
 
 /// Receive chunks, as `xroce perf` has them: with fewer a receiver that loses its core for a
@@ -121,14 +120,7 @@ impl XdpLink {
 }
 
 fn end(ns: &Netns) -> Outcome<(XdpPort, Place)> {
-    let mut config = XdpConfig::new(IFNAME);
-    config.ring_size = RING;
-    let port = ns.run(|| XdpPort::open(&config))?;
-    let place = Place {
-        gid: Gid::from(ns.ip(false)),
-        mac: ns.run(|| neigh::interface(IFNAME))?.mac,
-        src_port: 0xc000,
-    };
+    let (port, place) = xdp::open(ns, RING)?;
     debug_assert!(port.caps().mtu >= 4180);
     Ok((port, place))
 }

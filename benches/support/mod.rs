@@ -9,6 +9,8 @@
 pub mod core;
 pub mod spread;
 pub mod threads;
+#[cfg(feature = "xdp")]
+pub mod xdp;
 
 use xroce_engine::{Engine, EngineConfig, Mr, clock};
 use xroce_net::datapath::{Datapath, Link};

@@ -10,12 +10,10 @@
 // Frames to a station not learned yet, broadcasts and multicasts go to all other ports, past the
 // queues. A frame whose station is behind the port it came from is dropped.
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+
+#include "frame.bpf.h"
 
 // Limits; hop.rs names the same numbers.
 #define MAX_PORTS 64
@@ -32,11 +30,6 @@
 
 #define ECN_MASK 3
 #define ECN_CE 3
-
-struct vlan_tag {
-	__be16 tci;
-	__be16 proto;
-};
 
 // What user space sets. All bytes are bytes on the wire.
 struct queue_config {
@@ -102,9 +95,6 @@ struct {
 	__type(value, struct queue);
 } queues SEC(".maps");
 
-// Whether [p, p + sizeof *p) is inside the frame; the verifier wants to see each of these.
-#define FITS(p, end) ((void *)((p) + 1) <= (end))
-
 static __always_inline __u64 mac_key(const __u8 *mac)
 {
 	return (__u64)mac[0] << 40 | (__u64)mac[1] << 32 | (__u64)mac[2] << 24 |
@@ -114,21 +104,11 @@ static __always_inline __u64 mac_key(const __u8 *mac)
 // Sets CE in an ECN-capable IP packet; returns whether it did, or it was there.
 static __always_inline int mark(void *data, void *end)
 {
-	struct ethhdr *eth = data;
-	void *l3 = eth + 1;
-	__be16 proto;
+	__be16 proto = 0;
+	void *l3 = network_header(data, end, &proto);
 
-	if (!FITS(eth, end))
+	if (!l3)
 		return 0;
-	proto = eth->h_proto;
-	if (proto == bpf_htons(ETH_P_8021Q)) {
-		struct vlan_tag *tag = l3;
-
-		if (!FITS(tag, end))
-			return 0;
-		proto = tag->proto;
-		l3 = tag + 1;
-	}
 	if (proto == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = l3;
 		__u32 sum;

@@ -13,28 +13,21 @@
 // "xdp.frags": the program never looks past the first buffer, and without the suffix drivers
 // refuse it on links whose MTU does not fit a page.
 
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/udp.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+
+#include "frame.bpf.h"
 
 #define ROCE_V2_PORT 4791
 // Reserved bit, DF, MF and offset: all but the first two must be zero.
 #define IPV4_FRAGMENT 0x3fff
 #define IPV4_HEADER_WORDS 5
 
-// Limits; lib.rs names the same numbers.
+// Limits; roce.rs names the same numbers.
 #define MAX_QUEUES 256
 #define MAX_ADDRESSES 1024
-
-struct vlan_tag {
-	__be16 tci;
-	__be16 proto;
-};
 
 // A GID: IPv6 address, or IPv4 address mapped into ::ffff:0:0/96. Network order.
 struct gid {
@@ -79,9 +72,6 @@ static __always_inline void count(__u32 which)
 		*n += 1;
 }
 
-// Whether [p, p + sizeof *p) is inside the frame; the verifier wants to see each of these.
-#define FITS(p, end) ((void *)((p) + 1) <= (end))
-
 static __always_inline struct udphdr *ipv4(struct iphdr *ip, void *end, struct gid *dst)
 {
 	if (!FITS(ip, end) || ip->version != 4 || ip->ihl != IPV4_HEADER_WORDS)
@@ -107,23 +97,13 @@ static __always_inline struct udphdr *ipv6(struct ipv6hdr *ip, void *end, struct
 // Whether the frame is RoCEv2 to one of our addresses.
 static __always_inline int is_ours(void *data, void *end)
 {
-	struct ethhdr *eth = data;
-	void *l3 = eth + 1;
+	__be16 proto = 0;
+	void *l3 = network_header(data, end, &proto);
 	struct gid dst = {};
 	struct udphdr *udp = NULL;
-	__be16 proto;
 
-	if (!FITS(eth, end))
+	if (!l3)
 		return 0;
-	proto = eth->h_proto;
-	if (proto == bpf_htons(ETH_P_8021Q)) {
-		struct vlan_tag *tag = l3;
-
-		if (!FITS(tag, end))
-			return 0;
-		proto = tag->proto;
-		l3 = tag + 1;
-	}
 	if (proto == bpf_htons(ETH_P_IP))
 		udp = ipv4(l3, end, &dst);
 	else if (proto == bpf_htons(ETH_P_IPV6))
