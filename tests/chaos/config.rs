@@ -219,6 +219,7 @@ pub(crate) fn selective(rng: &mut Rng, make: fn(&mut Rng) -> Config) -> Config {
         if rng.below(2) == 0 {
             // Much in flight, so that much arrives ahead of what is lost.
             pair.window = u32::try_from(65_536 / pair.mtu.bytes()).unwrap();
+            pair.control = pick(rng, &[pair.control, "fixed"]);
         }
         pair.reliability = match rng.below(20) {
             0 => Reliability::GoBackN,

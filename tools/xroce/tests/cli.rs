@@ -150,20 +150,20 @@ fn a_peer_that_does_not_answer() {
 /// What a fake server may answer, and what the client says to it.
 #[test]
 fn garbage_from_a_server() {
-    let huge: &[u8] = b"XRPF\x00\x01\x00\x00\xff\xff\xff\xff";
+    let huge: &[u8] = b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff";
     for (answer, words) in [
         (&b"SSH-2.0-OpenSSH_9.2p1\r\n"[..], "not xroce perf"),
         (huge, "4294967295"),
         (b"XRPF\x00\x09\x00\x00\x00\x00\x00\x00", "version 9"),
         (
-            b"XRPF\x00\x01\x00\x00\x00\x00\x00\x02{}",
+            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x02{}",
             "cannot be understood",
         ),
         (
-            b"XRPF\x00\x01\x00\x00\x00\x00\x00\x0e{\"type\":\"bye\"}",
+            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x0e{\"type\":\"bye\"}",
             "\"bye\" where \"accept\"",
         ),
-        (b"XRPF\x00\x01", "middle of a message"),
+        (b"XRPF\x00\x02", "middle of a message"),
         (b"", "closed the connection"),
     ] {
         let listener = TcpListener::bind("127.0.3.4:0").unwrap();
@@ -188,24 +188,24 @@ fn garbage_from_clients() {
             "{{\"type\":\"hello\",\"gid\":\"{gid}\",\"link_mtu\":1500,\"port\":\"x\",\"plan\":{{\
              \"ops\":[\"send\"],\"tests\":[\"bw\"],\"sizes\":[{size}],\"qps\":1,\"depth\":1,\
              \"bw_limit\":{{\"messages\":1}},\"lat_limit\":{{\"messages\":1}},\"verify\":true,\
-             \"lat_max_size\":1}}}}"
+             \"lat_max_size\":1,\"repair\":\"selective\"}}}}"
         );
         let len = u32::try_from(body.len()).unwrap().to_be_bytes();
-        [b"XRPF\x00\x01\x00\x00", &len[..], body.as_bytes()].concat()
+        [b"XRPF\x00\x02\x00\x00", &len[..], body.as_bytes()].concat()
     };
     let then_nonsense = [hello("127.0.4.9", "64"), b"nonsense".to_vec()].concat();
     for (sent, words) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "not xroce perf"),
         (
-            b"XRPF\x00\x01\x00\x00\xff\xff\xff\xff".to_vec(),
+            b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff".to_vec(),
             "4294967295",
         ),
         (
-            b"XRPF\x00\x01\x00\x00\x00\x00\x00\x03{}}".to_vec(),
+            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x03{}}".to_vec(),
             "cannot be understood",
         ),
         (
-            b"XRPF\x00\x01\x00\x00\x00\x01\x00\x00{".to_vec(),
+            b"XRPF\x00\x02\x00\x00\x00\x01\x00\x00{".to_vec(),
             "middle of a message",
         ),
         (b"XRPF\x00\x00\x00\x00".to_vec(), "middle of a message"),

@@ -74,7 +74,7 @@ fn every_message() -> Vec<Message> {
 }
 
 fn frame(body: &[u8]) -> Vec<u8> {
-    let mut out = b"XRPF\x00\x01\x00\x00".to_vec();
+    let mut out = b"XRPF\x00\x02\x00\x00".to_vec();
     out.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
     out.extend_from_slice(body);
     out
@@ -124,19 +124,19 @@ fn another_protocol_is_named() {
 #[test]
 fn header_fields_are_checked_before_the_body_is_kept() {
     assert_eq!(
-        decode(b"XRPF\x00\x02\x00\x00\x00\x00\x00\x00"),
-        Err(BadMessage::Version(2))
+        decode(b"XRPF\x00\x09\x00\x00\x00\x00\x00\x00"),
+        Err(BadMessage::Version(9))
     );
     assert_eq!(
-        decode(b"XRPF\x00\x01\x00\x01\x00\x00\x00\x00"),
+        decode(b"XRPF\x00\x02\x00\x01\x00\x00\x00\x00"),
         Err(BadMessage::Reserved)
     );
     assert_eq!(
-        decode(b"XRPF\x00\x01\x00\x00\xff\xff\xff\xff"),
+        decode(b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff"),
         Err(BadMessage::Length(u32::MAX))
     );
     let just_over = u32::try_from(MAX_BODY + 1).unwrap();
-    let mut header = b"XRPF\x00\x01\x00\x00".to_vec();
+    let mut header = b"XRPF\x00\x02\x00\x00".to_vec();
     header.extend_from_slice(&just_over.to_be_bytes());
     assert_eq!(decode(&header), Err(BadMessage::Length(just_over)));
 }
