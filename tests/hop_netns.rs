@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::netns_end::{End, LIMIT, exchange, write, xdp};
+use common::netns_end::{self, End, LIMIT, exchange, write, xdp};
 use xroce_engine::clock;
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
@@ -19,7 +19,6 @@ use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::wc::WcStatus;
 use xroce_testnet::{IFNAME, Netns, Star};
 use xroce_wire::newtypes::PathMtu;
-use xroce_wire::path::AhAttr;
 
 const RATE: u64 = 1_000_000_000;
 /// Messages of a test, and their bytes.
@@ -46,9 +45,7 @@ fn connect<D: Datapath, E: Datapath>(
     b: &mut End<'_, E>,
     tune: &dyn Fn(QpAttr) -> QpAttr,
 ) {
-    let (qa, qb, ga, gb) = (a.qpn, b.qpn, a.host.gid, b.host.gid);
-    a.connect(qb, &AhAttr::to(gb), PathMtu::Mtu1024, tune);
-    b.connect(qa, &AhAttr::to(ga), PathMtu::Mtu1024, tune);
+    netns_end::connect(a, b, PathMtu::Mtu1024, |_, _| {}, tune);
 }
 
 fn dcqcn(attr: QpAttr) -> QpAttr {
@@ -159,11 +156,7 @@ fn netns_marked_packets_are_good_to_the_kernel() {
 
 /// An end at AF_XDP with the address of this family.
 fn xdp_of(leaf: &Netns, v6: bool) -> End<'_, XdpPort> {
-    let (port, addressing) = leaf.run(|| {
-        let port = XdpPort::open(&XdpConfig::new(IFNAME)).unwrap();
-        let addressing = Addressing::ethernet(IFNAME, None).unwrap();
-        (port, addressing)
-    });
+    let (port, addressing) = netns_end::open_xdp(leaf, IFNAME, None);
     End::at(leaf, port, addressing, leaf.ip(v6).into())
 }
 

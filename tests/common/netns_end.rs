@@ -110,11 +110,15 @@ impl<'n, D: Datapath> End<'n, D> {
     }
 }
 
-pub fn xdp<'n>(ns: &'n Netns, ifname: &str, tag: Option<u16>) -> End<'n, XdpPort> {
-    let (port, addressing) = ns.run(|| {
+pub fn open_xdp(ns: &Netns, ifname: &str, tag: Option<u16>) -> (XdpPort, Addressing) {
+    ns.run(|| {
         let port = XdpPort::open(&XdpConfig::new(ifname)).unwrap();
         (port, Addressing::ethernet(ifname, tag).unwrap())
-    });
+    })
+}
+
+pub fn xdp<'n>(ns: &'n Netns, ifname: &str, tag: Option<u16>) -> End<'n, XdpPort> {
+    let (port, addressing) = open_xdp(ns, ifname, tag);
     End::new(ns, port, addressing)
 }
 
@@ -145,17 +149,28 @@ pub fn exchange<D: Datapath, E: Datapath>(from: &mut End<'_, D>, to: &mut End<'_
     );
 }
 
+/// Connects the two; `way` gets the address each gives, `tune` the attributes of each step.
+pub fn connect<D: Datapath, E: Datapath>(
+    a: &mut End<'_, D>,
+    b: &mut End<'_, E>,
+    mtu: PathMtu,
+    way: impl Fn(usize, &mut AhAttr),
+    tune: &dyn Fn(QpAttr) -> QpAttr,
+) {
+    let mut attrs = [AhAttr::to(b.host.gid), AhAttr::to(a.host.gid)];
+    for (i, attr) in attrs.iter_mut().enumerate() {
+        way(i, attr);
+    }
+    let (qa, qb) = (a.qpn, b.qpn);
+    a.connect(qb, &attrs[0], mtu, tune);
+    b.connect(qa, &attrs[1], mtu, tune);
+}
+
 pub fn both<D: Datapath, E: Datapath>(
     a: &mut End<'_, D>,
     b: &mut End<'_, E>,
     mtu: PathMtu,
-    tune: impl Fn(usize, &mut AhAttr),
+    way: impl Fn(usize, &mut AhAttr),
 ) {
-    let mut attrs = [AhAttr::to(b.host.gid), AhAttr::to(a.host.gid)];
-    for (i, attr) in attrs.iter_mut().enumerate() {
-        tune(i, attr);
-    }
-    let (qa, qb) = (a.qpn, b.qpn);
-    a.connect(qb, &attrs[0], mtu, &|attr| attr);
-    b.connect(qa, &attrs[1], mtu, &|attr| attr);
+    connect(a, b, mtu, way, &|attr| attr);
 }
