@@ -13,7 +13,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 use crate::paths::IcmpSeen;
 
 /// A failed QP: its own report, and what was seen below it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The queue pair's own report.
     pub report: FailureReport,

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+use serde::{Deserialize, Serialize};
 use xroce_proto::memory::{
     Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
 };
@@ -17,7 +18,7 @@ use crate::windows::Window;
 pub(crate) const REGIONS_MAX: usize = 1 << 24;
 
 /// A registered memory region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mr {
     /// Key for own work requests.
     pub lkey: LKey,

@@ -3,6 +3,7 @@
 //! address may come back, a link too, and anybody can send an ICMP message. It is counted,
 //! reported as an event, and part of the report of a queue pair that fails.
 
+use serde::{Deserialize, Serialize};
 use xroce_net::addressing::PathEvent;
 use xroce_net::datapath::Datapath;
 use xroce_net::gids::GidTable;
@@ -16,7 +17,7 @@ use crate::engine::{Core, Engine};
 use crate::events::AsyncEvent;
 
 /// ICMP errors about packets of one queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct IcmpSeen {
     /// How many.
     pub count: u64,

@@ -6,6 +6,7 @@
 //! every QP of its PD; type 2 (2B) is bound by work request and usable through that QP only, until
 //! it is invalidated.
 
+use serde::{Deserialize, Serialize};
 use xroce_proto::memory::{Access, Bind, BindError, KeyError, Pd};
 use xroce_wire::newtypes::{Qpn, RKey};
 
@@ -18,7 +19,7 @@ const RIGHTS: Access = Access::REMOTE_READ
     .union(Access::ZERO_BASED);
 
 /// How a window is bound, with the values of `ibv_mw_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum MwType {
     /// By call, as often as one likes.
@@ -28,14 +29,14 @@ pub enum MwType {
 }
 
 /// Handle of a window: it stays the same while the key changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct MwId {
     index: u32,
     life: u32,
 }
 
 /// A memory window as allocated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mw {
     /// Handle.
     pub id: MwId,

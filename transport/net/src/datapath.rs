@@ -9,6 +9,7 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::frame::UdpMeta;
 use xroce_wire::newtypes::Gid;
 
@@ -53,7 +54,7 @@ pub struct TxMeta {
 }
 
 /// Counters of a port since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStats {
     /// Frames handed to the engine.
     pub rx_frames: u64,

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 use xroce_wire::newtypes::Qpn;
 
@@ -26,7 +27,7 @@ const MESSAGE_MAX: usize = 1500;
 const BURST: usize = 64;
 
 /// What an ICMP message says about a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reason {
     /// No route to the network or host (codes of RFC 792 and RFC 4443).
     Unreachable {
@@ -60,7 +61,7 @@ impl fmt::Display for Reason {
 }
 
 /// An ICMP error about a RoCE packet this host has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IcmpError {
     /// Who says so.
     pub from: IpAddr,

@@ -36,7 +36,9 @@ macro_rules! counters {
         }
     ) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[derive(
+            Clone, Copy, PartialEq, Eq, Debug, Default, ::serde::Serialize, ::serde::Deserialize,
+        )]
         pub struct $Name {
             $(
                 $(#[doc = $doc])+

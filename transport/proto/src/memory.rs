@@ -4,6 +4,7 @@
 //! into a [`Grant`]; reads and writes consume a grant and an offset into it. A grant outlives a
 //! deregistration only as a value: using it then gives [`Revoked`].
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use bitflags::bitflags;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
@@ -34,6 +35,20 @@ bitflags! {
     }
 }
 
+impl Serialize for Access {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.bits().serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Access {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bits = u32::deserialize(from)?;
+        Self::from_bits(bits)
+            .ok_or_else(|| de::Error::custom(format_args!("there are no access rights {bits:#x}")))
+    }
+}
+
 impl Access {
     /// Whether a region may be registered so: remote write and atomic need local write (K2).
     #[must_use]
@@ -44,7 +59,7 @@ impl Access {
 }
 
 /// Protection domain: keys and QPs work together only within one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Pd(pub u32);
 
 /// Proof of a passed check: `len` bytes at `offset` of one region of one generation.
@@ -105,7 +120,7 @@ impl Grant {
 }
 
 /// Why a key was refused, in the order of the checks (K4).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum KeyError {
     /// No such key, or one that has been deregistered.
@@ -128,7 +143,7 @@ pub enum KeyError {
 pub struct Revoked;
 
 /// What a memory window is bound to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bind {
     /// Region behind the window.
     pub lkey: LKey,

@@ -4,12 +4,13 @@
 //! keeps it in a slot of its own until it completes: from then on it is like a receive posted to
 //! that QP, and dies with it. What no QP has taken is never flushed (C4).
 
+use serde::{Deserialize, Serialize};
 use crate::params;
 use crate::qp::{CreateError, RecvQueue};
 use crate::wr::{PostError, RecvWr};
 
 /// What is fixed, or may be changed, about a shared receive queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SrqAttr {
     /// Receives that may be posted at once, 1 ..= [`params::QUEUE_DEPTH_MAX`].
     pub max_wr: u32,

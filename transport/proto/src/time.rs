@@ -1,13 +1,14 @@
 //! Time as the driver tells it: nanoseconds since an origin of its choice.
 
+use serde::{Deserialize, Serialize};
 use core::ops::{Add, AddAssign, Sub};
 
 /// A point in time, ns since the driver's origin.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default, Serialize, Deserialize)]
 pub struct Instant(u64);
 
 /// A span of time, ns.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default, Serialize, Deserialize)]
 pub struct Duration(u64);
 
 impl Instant {

@@ -2,13 +2,14 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
 use xroce_wire::newtypes::{Qpn, RKey};
 
 use crate::qp::RecvQueue;
 
 /// Status of a work completion, with the values of `ibv_wc_status`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum WcStatus {
@@ -185,15 +186,15 @@ pub struct WcError {
 }
 
 /// Completion queue handle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Cq(pub u32);
 
 /// Shared receive queue handle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Srq(pub u32);
 
 /// Asynchronous events, with the values of `ibv_event_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Event {

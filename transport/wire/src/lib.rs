@@ -33,6 +33,7 @@ pub mod opcode;
 pub mod packet;
 pub mod path;
 pub mod reth;
+mod serial;
 pub mod syndrome;
 pub mod template;
 pub mod udp;

@@ -4,6 +4,7 @@
 //! headers each carries follow no formula, so they are rows. [`Opcode::from_u8`] and
 //! [`Opcode::for_request`] are single lookups in tables built at compile time from these rows.
 
+use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
 
 /// Transport service, the upper three bits of an opcode.
@@ -26,7 +27,7 @@ pub enum Service {
 }
 
 /// What a packet asks for or answers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Operation {
     /// SEND, with or without immediate data or invalidation.

@@ -1,5 +1,6 @@
 //! Where packets go: the address a program gives, and the address vector it is resolved to.
 
+use serde::{Deserialize, Serialize};
 use crate::newtypes::{Gid, MacAddr, Qpn, VlanTci};
 
 /// Hop limit of a path that asks for none. Never 1: such packets do not get past a router.
@@ -15,7 +16,7 @@ pub const SL_MAX: u8 = 15;
 pub const FLOW_LABEL_MAX: u32 = 0x000f_ffff;
 
 /// Path from one end to the other, resolved down to the Ethernet addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressVector {
     /// Own address; its family decides between IPv4 and IPv6.
     pub src: Gid,
@@ -58,7 +59,7 @@ impl AddressVector {
 }
 
 /// Address of a peer as a program gives it: `ibv_ah_attr` with its GRH, which RoCE always has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AhAttr {
     /// The peer, or a group.
     pub dgid: Gid,
@@ -90,7 +91,7 @@ impl AhAttr {
 }
 
 /// Whose packets a path carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Flow {
     /// Those of a connected queue pair.
     Connected {

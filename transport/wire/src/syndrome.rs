@@ -2,13 +2,15 @@
 //!
 //! Bit 7 is zero, bits 6:5 the kind (0 ACK, 1 RNR NAK, 3 NAK), bits 4:0 the code.
 
+use serde::{Deserialize, Serialize};
+
 const CODE: u8 = 0x1f;
 
 /// Credit code "no end-to-end credits": what this stack sends and all it needs to understand.
 pub const CREDIT_UNLIMITED: u8 = 31;
 
 /// What a responder says in an AETH.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Syndrome {
     /// Positive acknowledgement.
     Ack {
@@ -27,7 +29,7 @@ pub enum Syndrome {
 }
 
 /// Why a request was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum NakCode {
     /// A packet is missing: go back to the PSN named.

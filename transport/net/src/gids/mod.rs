@@ -13,6 +13,7 @@ mod watch;
 
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Gid, MacAddr};
 
 use crate::neigh::{self, Address, Interface, NeighError, Scope};
@@ -23,7 +24,7 @@ pub use watch::Watch;
 pub const GIDS_MAX: usize = 1024;
 
 /// An address that can be the source of packets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GidEntry {
     /// The address.
     pub gid: Gid,

@@ -14,6 +14,7 @@
 mod dcqcn;
 mod fixed;
 mod nscc;
+mod serial;
 mod swift;
 mod tune;
 

@@ -160,7 +160,7 @@ impl SendQueue {
 }
 
 /// What local memory a request may have, and where an atomic may go.
-fn check_data(op: &SendOp, data: &Data<'_>) -> Result<(), PostError> {
+pub(super) fn check_data(op: &SendOp, data: &Data<'_>) -> Result<(), PostError> {
     let given: u64 = match data {
         Data::Sges(sges) => super::sq::total(sges),
         Data::Inline(parts) => parts.iter().map(|p| p.len() as u64).sum(),
@@ -173,7 +173,7 @@ fn check_data(op: &SendOp, data: &Data<'_>) -> Result<(), PostError> {
             if matches!(data, Data::Inline(_)) && !is_write {
                 return Err(PostError::InlineRead);
             }
-            if given != ATOMIC_LEN.into() {
+            if given != u64::from(ATOMIC_LEN) {
                 return Err(PostError::AtomicLen { given });
             }
             if !is_aligned(va) {

@@ -1,5 +1,6 @@
 //! Attributes of a queue pair, how a modify is checked, and what is fixed at creation.
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{PKey, PathMtu, Psn, QKey, Qpn};
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
@@ -12,7 +13,7 @@ use crate::recovery::{Reliability, SelectiveParams};
 use crate::wc::{Cq, Srq};
 
 /// What is fixed when a QP is created.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct QpInit {
     /// Service.
     pub qp_type: QpType,
@@ -125,7 +126,7 @@ pub enum CreateError {
 }
 
 /// A modify: the wanted state and the attributes that are `Some`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct QpAttr {
     /// Wanted state; `None` changes attributes within the current one.
     pub state: Option<QpState>,

@@ -28,6 +28,7 @@ pub mod report;
 mod requester;
 mod responder;
 mod rq;
+pub mod rules;
 mod selective;
 mod sge;
 mod shared;
@@ -42,6 +43,7 @@ mod tests;
 
 use alloc::boxed::Box;
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Qpn};
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
@@ -85,7 +87,7 @@ pub struct Cx<'a, M: Memory, S: Sink> {
 }
 
 /// Where a packet came from, as the layers below BTH told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Arrival {
     /// Source address.
     pub src: Gid,

@@ -1,5 +1,6 @@
 //! What a queue pair says about itself (`ibv_query_qp`), and its partition.
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{PKey, Psn, Qpn};
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::TemplateError;
@@ -13,7 +14,7 @@ use crate::rtt::Histogram;
 use crate::time::{Duration, Instant};
 
 /// All of a queue pair that can be asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QpInfo {
     /// State and attributes. An attribute is `None` until a modify since RESET has given it.
     /// `rq_psn` is the PSN expected next and `sq_psn` the one the next new packet gets.
@@ -25,7 +26,7 @@ pub struct QpInfo {
 }
 
 /// What is true of a QP at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Gauges {
     /// Packets that may be in flight.
     pub window: u32,

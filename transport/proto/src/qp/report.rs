@@ -3,6 +3,7 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Gid, Psn, Qpn, RKey, Va};
 use xroce_wire::opcode::Operation;
 use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
@@ -14,7 +15,7 @@ use crate::time::Instant;
 use crate::wc::WcStatus;
 
 /// The last response a QP has seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LastSeen {
     /// When; `None` if nothing ever came back.
     pub at: Option<Instant>,
@@ -25,7 +26,7 @@ pub struct LastSeen {
 }
 
 /// The request that a QP failed with: its own one, or the peer's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// What it asks for.
     pub operation: Operation,
@@ -40,7 +41,7 @@ pub struct Request {
 }
 
 /// Why a responder refused a request for good.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The key, or what it gives access to.
@@ -91,7 +92,7 @@ impl fmt::Display for Refusal {
 }
 
 /// Why a QP went to ERR by itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FailureReport {
     /// Own number.
     pub qpn: Qpn,

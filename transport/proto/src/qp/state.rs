@@ -3,11 +3,12 @@
 //! Source: `RC.md` §5, the table of Linux `ib_core` (identical to `man ibv_modify_qp`). Any state
 //! goes to RESET, and any but RESET to ERR, with no attribute but the state.
 
+use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
 use xroce_wire::opcode::Service;
 
 /// State of a queue pair, with the values of `ibv_qp_state`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum QpState {
     /// Created; nothing may be posted.
@@ -52,7 +53,7 @@ impl QpState {
 }
 
 /// Service of a queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum QpType {
     /// Reliable connection.
     Rc,

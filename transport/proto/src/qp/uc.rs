@@ -17,19 +17,23 @@ use crate::wc::{Event, Sink, WcOpcode, WcStatus};
 use crate::wr::{PostError, SendOp};
 use xroce_wire::packet::Packet;
 
+/// Whether an unreliable QP can do this at all (UC4); a UD QP is told where to, or nothing.
+#[inline(always)]
+pub(super) fn check_operation(qp_type: QpType, op: &SendOp) -> Result<(), PostError> {
+    match (qp_type, op) {
+        (QpType::Ud, _) => Err(PostError::NoDestination),
+        (
+            _,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. },
+        ) => Ok(()),
+        _ => Err(PostError::Operation(qp_type)),
+    }
+}
+
 impl Qp {
-    /// Whether an unreliable QP can do this at all (UC4); a UD QP is told where to, or nothing.
     #[inline(always)]
     pub(super) fn check_operation(&self, op: &SendOp) -> Result<(), PostError> {
-        let qp_type = self.tx.qp_type;
-        match (qp_type, op) {
-            (QpType::Ud, _) => Err(PostError::NoDestination),
-            (
-                _,
-                SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. },
-            ) => Ok(()),
-            _ => Err(PostError::Operation(qp_type)),
-        }
+        check_operation(self.tx.qp_type, op)
     }
 
     /// Writes the next packet of a UC or UD QP, if one may leave now.

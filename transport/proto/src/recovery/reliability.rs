@@ -1,9 +1,10 @@
 //! Which recovery a queue pair uses, and its parameters.
 
+use serde::{Deserialize, Serialize};
 use crate::time::Duration;
 
 /// How losses are repaired. An attribute of the transition to RTR, the same at both ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Reliability {
     /// Everything from the lost packet on again: what every peer understands.
@@ -18,7 +19,7 @@ pub enum Reliability {
 }
 
 /// Parameters of [`Reliability::Adaptive`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AdaptiveParams {
     /// Shortest ACK timeout. Must cover what the peer adds to the round trip by handling packets
     /// late; 1 ms unless given. The longest is the timeout attribute.
@@ -34,7 +35,7 @@ impl Default for AdaptiveParams {
 }
 
 /// Parameters of [`Reliability::Selective`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SelectiveParams {
     /// PSNs from the oldest unacknowledged to the newest, at most, and what the responder takes
     /// ahead of what it expects: a power of two, 128 ..= 16384; 1024 unless given. Costs 53 bytes

@@ -17,6 +17,7 @@ mod modify;
 mod replay_model;
 mod requester;
 mod responder;
+mod rules;
 mod selective;
 mod srq;
 mod uc;
