@@ -30,13 +30,14 @@ pub enum Source {
     Srq(Srq),
 }
 
-const EVENTS: [Event; 12] = [
+const EVENTS: [Event; 13] = [
     Event::CqErr,
     Event::QpFatal,
     Event::QpReqErr,
     Event::QpAccessErr,
     Event::CommEst,
     Event::SqDrained,
+    Event::DeviceFatal,
     Event::PortActive,
     Event::PortErr,
     Event::SrqErr,

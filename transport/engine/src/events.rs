@@ -133,6 +133,7 @@ mod tests {
             (Event::QpAccessErr, 3),
             (Event::CommEst, 4),
             (Event::SqDrained, 5),
+            (Event::DeviceFatal, 8),
             (Event::PortActive, 9),
             (Event::PortErr, 10),
             (Event::SrqErr, 14),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use xroce_net::icmp::{IcmpError, Reason};
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::Arrival;

@@ -44,6 +44,14 @@ pub enum RegError {
         /// Size of the region.
         size: u64,
     },
+    /// The addresses asked for would reach past the last one.
+    #[error("{len} bytes from address {:#x} on reach past the last address", .iova.value())]
+    Iova {
+        /// First address.
+        iova: Va,
+        /// Length given.
+        len: u64,
+    },
     /// Remote write or atomic without local write (K2).
     #[error("access {0:?} is not possible: remote write and atomic need LOCAL_WRITE")]
     Access(Access),
@@ -89,6 +97,8 @@ pub(crate) struct Entry {
     region: Region,
     /// Where in `region` it starts.
     pub(crate) offset: u64,
+    /// Where its addresses start, if somebody chose.
+    iova: Option<Va>,
     pub(crate) va: u64,
     pub(crate) len: u64,
     pub(crate) pd: Pd,
@@ -177,6 +187,9 @@ pub struct Range<'a> {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
+    /// Address of the first byte under the keys (`ibv_reg_mr_iova`), as another process has it;
+    /// `None`: the one it has here.
+    pub iova: Option<Va>,
 }
 
 impl Range<'_> {
@@ -185,14 +198,19 @@ impl Range<'_> {
             region,
             offset,
             len,
+            iova,
         } = *self;
         let size = region.len() as u64;
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(RegError::Range { offset, len, size });
         }
+        if let Some(iova) = iova.filter(|iova| iova.checked_add(len).is_none()) {
+            return Err(RegError::Iova { iova, len });
+        }
         let mut entry = Entry {
             region: region.clone(),
             offset,
+            iova,
             va: 0,
             len,
             pd,
@@ -214,10 +232,10 @@ impl Entry {
             return Err(RegError::Persistent(access));
         }
         self.access = access;
-        self.va = if access.contains(Access::ZERO_BASED) {
-            0
-        } else {
-            self.region.address() + self.offset
+        self.va = match self.iova {
+            _ if access.contains(Access::ZERO_BASED) => 0,
+            Some(iova) => iova.value(),
+            None => self.region.address() + self.offset,
         };
         Ok(())
     }
@@ -274,6 +292,7 @@ impl MrTable {
                     region: &old.region,
                     offset: old.offset,
                     len: old.len,
+                    iova: old.iova,
                 };
                 range.entry(pd, access)?
             }

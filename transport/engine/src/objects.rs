@@ -309,13 +309,27 @@ impl<D: Datapath> Engine<D> {
         len: u64,
         access: Access,
     ) -> Result<Mr, EngineError> {
-        self.check_pd(pd)?;
         let range = Range {
             region,
             offset,
             len,
+            iova: None,
         };
-        Ok(self.core.mem.register(pd, &range, access)?)
+        self.reg_mr_at(pd, &range, access)
+    }
+
+    /// Registers a range, under addresses of the caller's choice if it has one.
+    ///
+    /// # Errors
+    /// See [`RegError`](crate::RegError).
+    pub fn reg_mr_at(
+        &mut self,
+        pd: Pd,
+        range: &Range<'_>,
+        access: Access,
+    ) -> Result<Mr, EngineError> {
+        self.check_pd(pd)?;
+        Ok(self.core.mem.register(pd, range, access)?)
     }
 
     /// Changes PD, rights or memory of a region. It gets new keys; the old ones, and operations

@@ -210,6 +210,9 @@ pub enum Event {
     CommEst = 4,
     /// `IBV_EVENT_SQ_DRAINED`: SQD has finished what was running.
     SqDrained = 5,
+    /// `IBV_EVENT_DEVICE_FATAL`: the device, or the process that has it, is gone; what was posted
+    /// completes as flushed. Its source is the port.
+    DeviceFatal = 8,
     /// `IBV_EVENT_PORT_ACTIVE`: the link is up again.
     PortActive = 9,
     /// `IBV_EVENT_PORT_ERR`: the link is down.

@@ -320,6 +320,7 @@ fn part_of<'a>(region: &'a Region, range: &std::ops::Range<u64>) -> Range<'a> {
         offset: range.start,
         // An empty or reversed range is refused as one of no bytes.
         len: range.end.saturating_sub(range.start),
+        iova: None,
     }
 }
 

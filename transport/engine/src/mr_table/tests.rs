@@ -8,6 +8,7 @@ fn range(region: &Region, offset: u64, len: u64) -> Range<'_> {
         region,
         offset,
         len,
+        iova: None,
     }
 }
 

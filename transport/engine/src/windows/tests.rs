@@ -20,6 +20,7 @@ fn register(table: &mut MrTable, pd: Pd, access: Access) -> Mr {
         region: &region,
         offset: 100,
         len: 500,
+        iova: None,
     };
     table.register(pd, &range, access).unwrap()
 }

@@ -423,12 +423,7 @@ impl<D: Datapath + Send> Backend for InProc<D> {
     }
 
     fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
-        let Range {
-            region,
-            offset,
-            len,
-        } = *range;
-        self.engine(|engine| engine.reg_mr_range(pd, region, offset, len, access))
+        self.engine(|engine| engine.reg_mr_at(pd, range, access))
     }
 
     fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {

@@ -290,6 +290,7 @@ impl Caller {
             region: &region,
             offset,
             len,
+            iova: None,
         });
         let change = Rereg {
             pd: bytes.flag().then(|| self.pd(bytes)),
