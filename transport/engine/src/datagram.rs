@@ -1,5 +1,6 @@
 //! Datagrams: address handles, sends with a destination, groups, and the way in.
 
+use serde::{Deserialize, Serialize};
 use xroce_net::datapath::{Datapath, Link, Rx};
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{AddressHandle, Cx, Destination, ModifyError, QpType};
@@ -17,8 +18,23 @@ use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
 use crate::rx::{again, arrival};
 
 /// Handle of an address, `ibv_ah`. Means nothing in another engine.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Ah(u32);
+
+impl Ah {
+    /// From what stands in the work request of another process. A number of no handle is refused
+    /// where it is used.
+    #[must_use]
+    pub const fn new(value: u32) -> Self {
+        Self(value)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+}
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
