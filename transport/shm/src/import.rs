@@ -7,7 +7,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::fs::{SealFlags, Stat, fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use crate::region::Region;
+use crate::region::{Backing, Region};
 
 /// The type of file system that memfds of huge pages are on (`HUGETLBFS_MAGIC`).
 const HUGETLBFS: i64 = 0x9584_58f6;
@@ -161,7 +161,7 @@ impl Region {
     /// Parts of memfds that another process made, one after the other in one region.
     ///
     /// Each as for [`Self::from_client`]; all but the last are whole pages, and of several none is
-    /// on huge pages. [`Self::fd`] is the file of the first.
+    /// on huge pages. The region keeps no descriptor.
     ///
     /// # Errors
     /// [`ImportError`]; the descriptors are closed.
@@ -197,7 +197,7 @@ impl Region {
         let base = pointer(base.map_err(io::Error::from)?)?;
         // SAFETY: just mapped; `check` saw the seal and a size of at least `offset + len`. The
         // kernel mapped whole pages, of the size that `check` rounded to.
-        Ok(unsafe { Self::of_mapping(base, checked.len, checked.mapped, piece.fd) })
+        Ok(unsafe { Self::of_mapping(base, checked.len, checked.mapped, Backing::Mapped) })
     }
 
     fn of_many(all: Vec<(Piece, Checked)>) -> Result<Self, ImportError> {
@@ -216,18 +216,14 @@ impl Region {
                 .filter(|&all| all <= isize::MAX.unsigned_abs())
                 .ok_or(too_long)?;
         }
-        let Some((first, _)) = all.first() else {
-            return Err(ImportError::Empty);
-        };
-        // Given to the region at once, so that any error below unmaps it.
-        let held = rustix::io::fcntl_dupfd_cloexec(&first.fd, 0).map_err(io::Error::from)?;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base =
             unsafe { mmap_anonymous(null_mut(), mapped, ProtFlags::empty(), MapFlags::PRIVATE) };
         let base = pointer(base.map_err(io::Error::from)?)?;
         // SAFETY: just mapped. It is for reading and writing when the loop below has mapped a
-        // sealed piece over each part; before, the region is not given out.
-        let region = unsafe { Self::of_mapping(base, len, mapped, held) };
+        // sealed piece over each part; before, the region is not given out, and unmaps it if
+        // anything fails.
+        let region = unsafe { Self::of_mapping(base, len, mapped, Backing::Mapped) };
         let mut at = 0u64;
         for (piece, checked) in &all {
             let to = region.pointer(at, checked.len).map_err(io::Error::other)?;
@@ -264,7 +260,7 @@ mod tests {
     fn both_sides_see_the_same_memory() {
         let ours = Region::anonymous(10_000).unwrap();
         ours.write_at(9_999, &[7]).unwrap();
-        let theirs = Region::from_client(ours.fd().try_clone().unwrap(), 10_000).unwrap();
+        let theirs = Region::from_client(ours.fd().unwrap().try_clone().unwrap(), 10_000).unwrap();
         assert_eq!(theirs.len(), 10_000);
         let mut byte = [0];
         theirs.read_at(9_999, &mut byte).unwrap();
@@ -301,9 +297,10 @@ mod tests {
 
     #[test]
     fn a_long_empty_file_takes_no_memory() {
-        let region = Region::from_client(memfd(1 << 40, SealFlags::SHRINK), 1 << 40).unwrap();
+        let file = memfd(1 << 40, SealFlags::SHRINK);
+        let region = Region::from_client(file.try_clone().unwrap(), 1 << 40).unwrap();
         region.write_at((1 << 40) - 1, &[1]).unwrap();
-        let blocks = fstat(region.fd()).unwrap().st_blocks;
+        let blocks = fstat(file).unwrap().st_blocks;
         assert!(blocks <= 8192, "{blocks} blocks of 512 bytes");
     }
 
@@ -314,7 +311,7 @@ mod tests {
         a.write_at(2 * 4096 - 1, &[1, 2]).unwrap();
         b.write_at(0, &[3]).unwrap();
         let piece = |from: &Region, offset, len| Piece {
-            fd: from.fd().try_clone().unwrap(),
+            fd: from.fd().unwrap().try_clone().unwrap(),
             offset,
             len,
         };

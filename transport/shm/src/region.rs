@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::adopt::{AdoptError, Adopted, Race};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -39,14 +40,27 @@ pub enum AtomicAtError {
     Misaligned(u64),
 }
 
-/// A mapping and the file behind it.
+/// What memory a region is of, and so what becomes of it in the end.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// A mapping of a memfd of this process, which can be handed on.
+    File(Arc<OwnedFd>),
+    /// A mapping that another process has its own file of, or got the file of.
+    Mapped,
+    /// Memory of the allocator.
+    Heap(#[allow(dead_code, reason = "kept alive")] Box<[u8]>),
+    /// Memory that somebody else looks after.
+    Lent,
+}
+
+/// Memory, and what is behind it.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
     /// Bytes that are mapped: `len`, or more if the pages are huge.
     mapped: usize,
-    fd: OwnedFd,
+    backing: Backing,
 }
 
 // SAFETY: the mapping is plain memory owned by this value; all access is by raw copies, which
@@ -57,6 +71,9 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if matches!(self.backing, Backing::Heap(_) | Backing::Lent) {
+            return;
+        }
         // SAFETY: `base` and `mapped` are what mmap returned and was asked for, and no copy can run:
         // this was the last owner.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
@@ -76,43 +93,123 @@ impl Region {
     /// # Errors
     /// `len` is 0, or the system has no memory or file descriptor left.
     pub fn anonymous(len: usize) -> io::Result<Self> {
-        if len == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "a region of 0 bytes",
-            ));
-        }
-        let fd = memfd_create("xroce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, len as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; the file is
-        // sealed at `len` bytes, so that no later access can hit a page that is gone.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0) }?;
-        let base = NonNull::new(base.cast())
-            .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
+        let (base, fd) = map_new(len)?;
+        let backing = Backing::File(Arc::new(fd));
         // SAFETY: just mapped, and the file is sealed.
-        Ok(unsafe { Self::of_mapping(base, len, len, fd) })
+        Ok(unsafe { Self::of_mapping(base, len, len, backing) })
     }
 
-    /// The region of a mapping, which it will unmap.
+    /// The same for a process that gives the file away: the region keeps no descriptor.
+    ///
+    /// # Errors
+    /// As [`Self::anonymous`].
+    pub fn with_file(len: usize) -> io::Result<(Self, OwnedFd)> {
+        let (base, fd) = map_new(len)?;
+        // SAFETY: just mapped, and the file is sealed.
+        let region = unsafe { Self::of_mapping(base, len, len, Backing::Mapped) };
+        Ok((region, fd))
+    }
+
+    /// Memory of the allocator, which the region takes over: bytes stay where they are.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of_heap(bytes: Vec<u8>) -> io::Result<Self> {
+        let mut bytes = bytes.into_boxed_slice();
+        let len = bytes.len();
+        if len == 0 {
+            return Err(no_bytes());
+        }
+        let base = NonNull::from(&mut *bytes).cast();
+        let backing = Backing::Heap(bytes);
+        // SAFETY: the box keeps `len` bytes there, is never touched again, and nothing unmaps it.
+        Ok(unsafe { Self::of_mapping(base, len, len, backing) })
+    }
+
+    /// `len` bytes from `base`, wherever they are: stack, heap, a mapping of any kind.
+    ///
+    /// # Errors
+    /// `len` is 0.
     ///
     /// # Safety
-    /// `mapped` bytes from `base`, at least `len`, are mapped for reading and writing, nobody else
-    /// unmaps them, and the file behind them is sealed against shrinking.
+    /// Until the last clone of the region is gone, and nobody has a registration of it, the bytes
+    /// are readable and writable memory of this process; and the program has no reference to them
+    /// while a peer, or a call that copies, may read or write there: raw pointers and atomics only.
+    pub unsafe fn of_memory(base: NonNull<u8>, len: usize) -> io::Result<Self> {
+        if len == 0 {
+            return Err(no_bytes());
+        }
+        // SAFETY: the caller's promise; nothing unmaps what is lent.
+        Ok(unsafe { Self::of_mapping(base, len, len, Backing::Lent) })
+    }
+
+    /// A part of it for another process. Memory that is in no memfd yet is moved into one where it
+    /// lies ([`crate::adopt()`]).
+    ///
+    /// # Errors
+    /// The part is not inside, another process owns the file, or see [`AdoptError`].
+    pub fn share(&self, offset: u64, len: u64, race: Race) -> Result<Adopted, AdoptError> {
+        let address = self.address().saturating_add(offset);
+        let inside = offset
+            .checked_add(len)
+            .filter(|&end| end <= self.len() as u64);
+        if inside.is_none() {
+            return Err(AdoptError::TooLong { address, len });
+        }
+        match &self.mapping.backing {
+            Backing::File(fd) => Ok(Adopted::of_file(fd, self.address(), offset, len)),
+            Backing::Mapped => Err(AdoptError::Theirs(address)),
+            Backing::Heap(_) | Backing::Lent => crate::adopt(address, len, race),
+        }
+    }
+
+    /// Whether [`Self::share`] has nothing to move.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        matches!(self.mapping.backing, Backing::File(_))
+    }
+}
+
+fn no_bytes() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "a region of 0 bytes")
+}
+
+/// Maps `len` zero bytes of a new memfd, sealed against any change of size.
+fn map_new(len: usize) -> io::Result<(NonNull<u8>, OwnedFd)> {
+    if len == 0 {
+        return Err(no_bytes());
+    }
+    let fd = memfd_create("xroce", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&fd, len as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing; the file is
+    // sealed at `len` bytes, so that no later access can hit a page that is gone.
+    let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, &fd, 0) }?;
+    let base = NonNull::new(base.cast())
+        .ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
+    Ok((base, fd))
+}
+
+impl Region {
+    /// The region of some memory.
+    ///
+    /// # Safety
+    /// `mapped` bytes from `base`, at least `len`, are mapped for reading and writing. Of a
+    /// mapping: nobody else unmaps them, and the file behind them is sealed against shrinking.
     pub(crate) unsafe fn of_mapping(
         base: NonNull<u8>,
         len: usize,
         mapped: usize,
-        fd: OwnedFd,
+        backing: Backing,
     ) -> Self {
         Self {
             mapping: Arc::new(Mapping {
                 base,
                 len,
                 mapped,
-                fd,
+                backing,
             }),
         }
     }
@@ -136,10 +233,13 @@ impl Region {
         self.mapping.base.as_ptr().addr() as u64
     }
 
-    /// The file, to hand to another process.
+    /// The file, to hand to another process, if this process made it and has it.
     #[must_use]
-    pub fn fd(&self) -> &OwnedFd {
-        &self.mapping.fd
+    pub fn fd(&self) -> Option<&OwnedFd> {
+        match &self.mapping.backing {
+            Backing::File(fd) => Some(fd),
+            Backing::Mapped | Backing::Heap(_) | Backing::Lent => None,
+        }
     }
 
     /// Where `len` bytes at `offset` are, all of them inside.
@@ -288,8 +388,8 @@ mod tests {
     #[test]
     fn the_size_is_sealed() {
         let region = Region::anonymous(4096).unwrap();
-        assert!(ftruncate(region.fd(), 0).is_err());
-        assert!(ftruncate(region.fd(), 8192).is_err());
+        assert!(ftruncate(region.fd().unwrap(), 0).is_err());
+        assert!(ftruncate(region.fd().unwrap(), 8192).is_err());
         assert_eq!(
             Region::anonymous(0).unwrap_err().kind(),
             io::ErrorKind::InvalidInput
@@ -336,6 +436,37 @@ mod tests {
             }
         });
         assert_eq!(region.fetch_add_at(0, 0), Ok(20_000));
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_shared_where_it_lies() {
+        let region = Region::anonymous(10_000).unwrap();
+        region.write_at(5000, b"here").unwrap();
+        let shared = region.share(5000, 4, Race::Refuse).unwrap();
+        let [piece] = shared.pieces() else { panic!() };
+        assert_eq!((piece.offset, piece.len, shared.lead()), (4096, 908, 904));
+        let theirs = Region::from_pieces(vec![crate::Piece {
+            fd: piece.fd.try_clone().unwrap(),
+            offset: piece.offset,
+            len: piece.len,
+        }]);
+        let mut seen = [0; 4];
+        theirs.unwrap().read_at(shared.lead(), &mut seen).unwrap();
+        assert_eq!(&seen, b"here");
+        assert!(region.share(9_999, 2, Race::Refuse).is_err());
+    }
+
+    #[test]
+    fn heap_memory_stays_where_it_is() {
+        let bytes = vec![7; 5000];
+        let address = bytes.as_ptr().addr() as u64;
+        let region = Region::of_heap(bytes).unwrap();
+        assert_eq!((region.address(), region.len()), (address, 5000));
+        assert!(!region.is_file() && region.fd().is_none());
+        let mut seen = [0; 2];
+        region.read_at(4998, &mut seen).unwrap();
+        assert_eq!(seen, [7; 2]);
+        assert!(Region::of_heap(Vec::new()).is_err());
     }
 
     #[test]

@@ -83,6 +83,9 @@ pub enum AdoptError {
         /// Length in bytes.
         len: u64,
     },
+    /// The file behind the memory is another process's.
+    #[error("the memory at {0:#x} is of another process's file, which cannot be handed on")]
+    Theirs(u64),
     /// Nothing is mapped in a part of the range.
     #[error("nothing is mapped at {0:#x}")]
     Unmapped(u64),
@@ -119,7 +122,7 @@ pub struct AdoptedPiece {
     pub offset: u64,
     /// Address of its first byte in this process; whole pages.
     pub address: u64,
-    /// Its length in bytes; whole pages.
+    /// Its length in bytes; whole pages, but for what was in a memfd to begin with.
     pub len: u64,
 }
 
@@ -132,6 +135,19 @@ pub struct Adopted {
 }
 
 impl Adopted {
+    /// A part of a memfd that is mapped as a whole at `base`.
+    pub(crate) fn of_file(fd: &Arc<OwnedFd>, base: u64, offset: u64, len: u64) -> Self {
+        let lead = offset % PAGE;
+        let piece = AdoptedPiece {
+            fd: Arc::clone(fd),
+            offset: offset - lead,
+            address: base + offset - lead,
+            len: lead + len,
+        };
+        let pieces = vec![piece];
+        Self { pieces, lead, len }
+    }
+
     /// The pages of the range, in rising order of addresses and without gaps. One piece, unless
     /// some of the pages were adopted earlier.
     #[must_use]
