@@ -198,8 +198,8 @@ pub struct SessionReport {
     pub posted: u64,
     /// Completions it was given.
     pub completed: u64,
-    /// Completions waiting because it does not poll.
-    pub waiting: u64,
+    /// Completion queues whose ring is full because it does not poll.
+    pub stalled: u32,
 }
 
 /// A queue pair in a report.
@@ -263,14 +263,30 @@ pub struct Report {
     pub release: String,
     /// Devices.
     pub devices: Vec<DeviceReport>,
-    /// Processes.
-    pub sessions: Vec<SessionReport>,
-    /// Queue pairs, a page of them.
-    pub qps: Vec<QpReport>,
-    /// There are more.
-    pub more: bool,
+    /// Processes attached.
+    pub sessions: u32,
     /// Sessions that were closed for cause since the daemon began.
     pub expelled: u64,
     /// Resident memory of the daemon, bytes.
     pub rss: u64,
+}
+
+/// A part of a listing, in order.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page<T> {
+    /// What is in it.
+    pub items: Vec<T>,
+    /// There is more behind the last.
+    pub more: bool,
+}
+
+impl<T> Page<T> {
+    /// The first `most` of `items`.
+    #[must_use]
+    pub fn of(mut items: Vec<T>, most: usize) -> Self {
+        let more = items.len() > most;
+        items.truncate(most);
+        Self { items, more }
+    }
 }

@@ -250,10 +250,19 @@ pub enum Request {
         ah: Ah,
     },
 
-    /// What the daemon has and does: [`Report`](crate::reply::Report). Needs no device; who is
-    /// neither root nor the user of the daemon sees only what is their own.
-    Report {
-        /// Queue pairs after this one of the listing before; it is cut into pages.
+    /// What the daemon has and does: [`Report`](crate::reply::Report). This and the next two need no
+    /// device. Who is neither root nor the user of the daemon sees only what is their own.
+    Report,
+    /// Processes by number, those behind this one:
+    /// [`Page`](crate::reply::Page)`<`[`SessionReport`](crate::reply::SessionReport)`>`.
+    Sessions {
+        /// The last of the page before.
+        after: Option<u32>,
+    },
+    /// Queue pairs by session and number, those behind this one:
+    /// [`Page`](crate::reply::Page)`<`[`QpReport`](crate::reply::QpReport)`>`.
+    Qps {
+        /// The last of the page before.
         after: Option<(u32, Qpn)>,
     },
 }

@@ -165,7 +165,10 @@ pub fn send<T: Serialize>(
         &count(fds.len()),
     ];
     let bytes = fields.iter().flat_map(|field| field.iter());
-    header.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    header
+        .iter_mut()
+        .zip(bytes)
+        .for_each(|(to, from)| *to = *from);
     let mut space = [MaybeUninit::uninit(); ANCILLARY];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
@@ -207,7 +210,10 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Message, MessageEr
         return Err(MessageError::Closed);
     }
     bytes.truncate(came.bytes);
-    if came.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if came
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
         return Err(MessageError::TooLong {
             what: "bytes or descriptors",
             given: came.bytes,
@@ -223,7 +229,24 @@ fn read(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Message, MessageError> {
     let Some((header, body)) = bytes.split_first_chunk::<HEADER>() else {
         return Err(foreign);
     };
-    let [m0, m1, m2, m3, v0, v1, k0, k1, b0, b1, b2, b3, f0, f1, f2, f3] = *header;
+    let [
+        m0,
+        m1,
+        m2,
+        m3,
+        v0,
+        v1,
+        k0,
+        k1,
+        b0,
+        b1,
+        b2,
+        b3,
+        f0,
+        f1,
+        f2,
+        f3,
+    ] = *header;
     if u32::from_ne_bytes([m0, m1, m2, m3]) != MAGIC {
         return Err(foreign);
     }
@@ -315,6 +338,9 @@ mod tests {
             let refused = raw(&bytes).to_string();
             assert!(refused.contains(words), "{refused}");
         }
-        assert!(matches!(raw(&vec![0; HEADER + BODY_MAX + 1]), MessageError::TooLong { .. }));
+        assert!(matches!(
+            raw(&vec![0; HEADER + BODY_MAX + 1]),
+            MessageError::TooLong { .. }
+        ));
     }
 }

@@ -5,6 +5,8 @@
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+// `Cq::slot` is the index.
+const _: () = assert!(xroce_proto::wc::Cq(u32::MAX).slot() == INDEX_MASK as usize);
 
 /// Objects of a kind, at most.
 pub(crate) const HANDLES_MAX: u32 = INDEX_MASK;

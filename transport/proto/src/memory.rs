@@ -4,8 +4,8 @@
 //! into a [`Grant`]; reads and writes consume a grant and an offset into it. A grant outlives a
 //! deregistration only as a value: using it then gives [`Revoked`].
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use bitflags::bitflags;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
 bitflags! {

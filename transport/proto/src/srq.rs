@@ -4,10 +4,10 @@
 //! keeps it in a slot of its own until it completes: from then on it is like a receive posted to
 //! that QP, and dies with it. What no QP has taken is never flushed (C4).
 
-use serde::{Deserialize, Serialize};
 use crate::params;
 use crate::qp::{CreateError, RecvQueue};
 use crate::wr::{PostError, RecvWr};
+use serde::{Deserialize, Serialize};
 
 /// What is fixed, or may be changed, about a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

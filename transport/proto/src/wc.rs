@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Qpn, RKey};
 
 use crate::qp::RecvQueue;
@@ -188,6 +188,16 @@ pub struct WcError {
 /// Completion queue handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct Cq(pub u32);
+
+impl Cq {
+    /// Place of the queue in a table: low, and the same as that of the queue that had the place
+    /// before. What is there has to be compared with the whole handle.
+    #[inline]
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        (self.0 & 0x000f_ffff) as usize
+    }
+}
 
 /// Shared receive queue handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

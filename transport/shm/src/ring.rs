@@ -199,6 +199,17 @@ impl<M: Memory> Writer<M> {
         Ok(self.capacity - self.tail.wrapping_sub(theirs))
     }
 
+    /// Entries that can be written, `wanted` of them or all there is room for; the consumer index
+    /// is read only if the last look at it says too few.
+    #[inline]
+    pub(crate) fn room(&mut self, wanted: u32) -> Result<u32, RingCorrupt> {
+        let known = self.capacity - self.tail.wrapping_sub(self.seen);
+        if known >= wanted {
+            return Ok(wanted);
+        }
+        Ok(self.space()?.min(wanted))
+    }
+
     #[inline]
     pub(crate) fn stage(&mut self, entry: &[u8]) -> Result<bool, RingCorrupt> {
         // The other side's line is read only when the last look at it says full.
@@ -417,6 +428,16 @@ impl Producer {
     /// [`RingCorrupt`].
     pub fn space(&mut self) -> Result<u32, RingCorrupt> {
         self.writer.space()
+    }
+
+    /// How many of `wanted` entries can be staged. Looks at what the consumer says only if the last
+    /// look does not tell.
+    ///
+    /// # Errors
+    /// [`RingCorrupt`].
+    #[inline]
+    pub fn room(&mut self, wanted: u32) -> Result<u32, RingCorrupt> {
+        self.writer.room(wanted)
     }
 
     /// Writes an entry without showing it to the consumer; false if the ring is full.

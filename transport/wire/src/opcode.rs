@@ -4,8 +4,8 @@
 //! headers each carries follow no formula, so they are rows. [`Opcode::from_u8`] and
 //! [`Opcode::for_request`] are single lookups in tables built at compile time from these rows.
 
-use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 
 /// Transport service, the upper three bits of an opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,7 +1,7 @@
 //! Where packets go: the address a program gives, and the address vector it is resolved to.
 
-use serde::{Deserialize, Serialize};
 use crate::newtypes::{Gid, MacAddr, Qpn, VlanTci};
+use serde::{Deserialize, Serialize};
 
 /// Hop limit of a path that asks for none. Never 1: such packets do not get past a router.
 pub const HOP_LIMIT_DEFAULT: u8 = 64;

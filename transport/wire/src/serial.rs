@@ -89,7 +89,10 @@ mod tests {
         assert_eq!(there_and_back(&PathMtu::Mtu4096), "4096");
         assert_eq!(there_and_back(&Va::new(u64::MAX)), u64::MAX.to_string());
         assert_eq!(there_and_back(&Gid::from_v4([10, 0, 0, 1])), "\"10.0.0.1\"");
-        assert_eq!(there_and_back(&MacAddr::new([1, 2, 3, 4, 5, 6])), "[1,2,3,4,5,6]");
+        assert_eq!(
+            there_and_back(&MacAddr::new([1, 2, 3, 4, 5, 6])),
+            "[1,2,3,4,5,6]"
+        );
     }
 
     #[test]

@@ -89,7 +89,14 @@ mod tests {
     #[test]
     fn every_algorithm_survives_the_way() {
         let line = Rate::bits_per_second(25_000_000_000);
-        for name in ["fixed", "dcqcn", "dcqcn-strawman", "dcqcn-mlx5", "swift", "nscc"] {
+        for name in [
+            "fixed",
+            "dcqcn",
+            "dcqcn-strawman",
+            "dcqcn-mlx5",
+            "swift",
+            "nscc",
+        ] {
             let made = CongestionControl::by_name(name, line, &[]).unwrap();
             let text = serde_json::to_string(&made).unwrap();
             let back: CongestionControl = serde_json::from_str(&text).unwrap();
@@ -101,7 +108,10 @@ mod tests {
     fn what_cannot_be_is_refused() {
         for (text, words) in [
             (r#"{"name":"magic","rate":0}"#, "no congestion control"),
-            (r#"{"name":"dcqcn","rate":0}"#, "starts at the rate of the link"),
+            (
+                r#"{"name":"dcqcn","rate":0}"#,
+                "starts at the rate of the link",
+            ),
             (
                 r#"{"name":"dcqcn","rate":1000,"params":[["rpg_threshold",99]]}"#,
                 "rpg_threshold is 99",

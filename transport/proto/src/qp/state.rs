@@ -3,8 +3,8 @@
 //! Source: `RC.md` §5, the table of Linux `ib_core` (identical to `man ibv_modify_qp`). Any state
 //! goes to RESET, and any but RESET to ERR, with no attribute but the state.
 
-use serde::{Deserialize, Serialize};
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 use xroce_wire::opcode::Service;
 
 /// State of a queue pair, with the values of `ibv_qp_state`.

@@ -22,10 +22,9 @@ use xroce_wire::packet::Packet;
 pub(super) fn check_operation(qp_type: QpType, op: &SendOp) -> Result<(), PostError> {
     match (qp_type, op) {
         (QpType::Ud, _) => Err(PostError::NoDestination),
-        (
-            _,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. },
-        ) => Ok(()),
+        (_, SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. }) => {
+            Ok(())
+        }
         _ => Err(PostError::Operation(qp_type)),
     }
 }

@@ -1,7 +1,7 @@
 //! Which recovery a queue pair uses, and its parameters.
 
-use serde::{Deserialize, Serialize};
 use crate::time::Duration;
+use serde::{Deserialize, Serialize};
 
 /// How losses are repaired. An attribute of the transition to RTR, the same at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

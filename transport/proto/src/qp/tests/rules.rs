@@ -29,7 +29,8 @@ fn op() -> impl Strategy<Value = SendOp> {
         Just(SendOp::SendInv { rkey }),
         Just(SendOp::LocalInv { rkey }),
         Just(SendOp::BindMw { rkey, bind }),
-        at.clone().prop_map(move |va| SendOp::FetchAdd { va, rkey, add: 1 }),
+        at.clone()
+            .prop_map(move |va| SendOp::FetchAdd { va, rkey, add: 1 }),
         at.clone().prop_map(move |va| SendOp::CompareSwap {
             va,
             rkey,

@@ -1,0 +1,477 @@
+//! The thread that has the engine: commands, doorbells, one poll, completions and events, rest.
+
+pub(crate) mod client;
+mod post;
+mod rest;
+pub(crate) mod seats;
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use xroce_abi::event;
+use xroce_engine::{Engine, PollMode, Source, clock};
+use xroce_net::addressing::Addressing;
+use xroce_net::datapath::Datapath;
+use xroce_proto::qp::{QpAttr, QpState};
+use xroce_proto::time::{Duration, Instant};
+use xroce_proto::wc::{Cq, Event, Srq};
+use xroce_wire::newtypes::Qpn;
+
+use crate::mailbox::Mailbox;
+use client::{Client, ClientId, NoRoom, Queue};
+use rest::Rest;
+use seats::Seat;
+
+/// Commands run in a turn, at most: each is short, many are not.
+const COMMANDS: usize = 16;
+/// Addresses, link and ICMP errors are looked at so often.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Queues without room are looked at so often.
+const STALLED_EVERY: Duration = Duration::from_micros(20);
+
+/// What the thread has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turns {
+    pub(crate) polls: u64,
+    pub(crate) busy: u64,
+    pub(crate) asleep_ns: u64,
+}
+
+/// An engine and the processes it serves.
+#[derive(Debug)]
+pub(crate) struct Server<D: Datapath> {
+    pub(crate) engine: Engine<D>,
+    mailbox: Arc<Mailbox<D>>,
+    addressing: Arc<RwLock<Addressing>>,
+    clients: Vec<(u32, Option<Client>)>,
+    /// Those that may write without ringing.
+    active: Vec<ClientId>,
+    /// By slot of the completion queue.
+    seats: Vec<Option<Seat>>,
+    stalled: Vec<Cq>,
+    owners: HashMap<Qpn, ClientId>,
+    srq_owners: HashMap<Srq, ClientId>,
+    scratch: post::Scratch,
+    rest: Rest,
+    looked: Instant,
+    retried: Instant,
+    pub(crate) turns: Turns,
+    pub(crate) began: Instant,
+    pub(crate) expelled: u64,
+    /// Why the port does not work any more.
+    pub(crate) broken: Option<String>,
+    stopping: bool,
+}
+
+impl<D: Datapath> Server<D> {
+    pub(crate) fn new(
+        engine: Engine<D>,
+        mailbox: Arc<Mailbox<D>>,
+        addressing: Arc<RwLock<Addressing>>,
+        mode: PollMode,
+    ) -> std::io::Result<Self> {
+        let rest = Rest::new(mode, &mailbox, engine.readiness())?;
+        Ok(Self {
+            engine,
+            mailbox,
+            addressing,
+            clients: Vec::new(),
+            active: Vec::new(),
+            seats: Vec::new(),
+            stalled: Vec::new(),
+            owners: HashMap::new(),
+            srq_owners: HashMap::new(),
+            scratch: post::SCRATCH,
+            rest,
+            looked: Instant::default(),
+            retried: Instant::default(),
+            turns: Turns::default(),
+            began: clock::now(),
+            expelled: 0,
+            broken: None,
+            stopping: false,
+        })
+    }
+
+    /// Until it is told to stop.
+    pub(crate) fn run(mut self) {
+        let mailbox = Arc::clone(&self.mailbox);
+        while !self.stopping {
+            let now = clock::now();
+            let worked = self.turn(now);
+            self.turns.polls += 1;
+            self.turns.busy += u64::from(worked);
+            self.rest(now, worked);
+        }
+        mailbox.close();
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Everything that can be done now; whether there was anything.
+    fn turn(&mut self, now: Instant) -> bool {
+        let mut worked = self.obey();
+        worked |= self.take_posts(now);
+        if self.broken.is_none() {
+            match self.engine.poll_once(now) {
+                Ok(work) => worked |= !work.is_idle(),
+                Err(error) => self.lose(&error.to_string()),
+            }
+        }
+        if now.since(self.looked) >= LOOK_EVERY {
+            self.look_around(now);
+        }
+        self.settle(now);
+        worked
+    }
+
+    fn obey(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..COMMANDS {
+            let Some(command) = self.mailbox.take() else {
+                break;
+            };
+            command(self);
+            any = true;
+        }
+        any
+    }
+
+    /// Work requests of those who have news, from each up to its budget.
+    fn take_posts(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for n in 0..self.active.len() {
+            let Some(&id) = self.active.get(n) else { break };
+            any |= self.take_posts_of(id, now);
+        }
+        // Whoever was first is last next time.
+        if any && self.active.len() > 1 {
+            self.active.rotate_left(1);
+        }
+        any
+    }
+
+    fn take_posts_of(&mut self, id: ClientId, now: Instant) -> bool {
+        let Self {
+            engine,
+            clients,
+            scratch,
+            ..
+        } = self;
+        let Some(client) = find(clients, id) else {
+            return false;
+        };
+        if client.has_marks() {
+            client.collect();
+        }
+        if client.news.is_empty() {
+            return false;
+        }
+        client.seen = now;
+        let mut left = client.budget;
+        // Each listed queue once: what is left over waits for the next turn.
+        for _ in 0..client.news.len() {
+            let Some(number) = client.next_news() else {
+                break;
+            };
+            let Some(queue) = client.queue(number) else {
+                continue;
+            };
+            match post::take(engine, queue, left, scratch) {
+                Ok(taken) => {
+                    client.posted += u64::from(taken.count);
+                    left -= taken.count.min(left);
+                    if taken.more {
+                        client.list_again(number);
+                    }
+                }
+                Err(wrong) => {
+                    self.expel(id, wrong);
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    /// Completions and events that came about.
+    fn settle(&mut self, now: Instant) {
+        while let Some(cq) = self.engine.poll_notification() {
+            self.pump(cq);
+        }
+        if !self.stalled.is_empty() && now.since(self.retried) >= STALLED_EVERY {
+            self.retried = now;
+            for _ in 0..self.stalled.len() {
+                let Some(cq) = self.stalled.pop() else { break };
+                if let Some(Some(seat)) = self.seats.get_mut(cq.slot()) {
+                    seat.stalled = false;
+                }
+                self.pump(cq);
+            }
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.announce(event.source, event.event);
+        }
+    }
+
+    /// Moves completions of a queue to its process.
+    fn pump(&mut self, cq: Cq) {
+        let Some(Some(seat)) = self.seats.get_mut(cq.slot()) else {
+            return;
+        };
+        if seat.cq != cq {
+            return;
+        }
+        let id = seat.client;
+        match seat.pump(&mut self.engine) {
+            Ok(moved) => {
+                if moved.stalled && !seat.stalled {
+                    seat.stalled = true;
+                    // In front, so that a retry of all looks at each once.
+                    self.stalled.insert(0, cq);
+                }
+                if let Some(client) = find(&mut self.clients, id) {
+                    client.completed += u64::from(moved.count);
+                }
+            }
+            Err(wrong) => self.expel(id, wrong),
+        }
+    }
+
+    #[cold]
+    fn announce(&mut self, source: Source, what: Event) {
+        let (source, owner) = match source {
+            Source::Qp(qpn) => (event::Source::Qp(qpn), self.owners.get(&qpn).copied()),
+            Source::Srq(srq) => (event::Source::Srq(srq), self.srq_owners.get(&srq).copied()),
+            Source::Cq(cq) => {
+                let seat = self.seats.get(cq.slot()).and_then(Option::as_ref);
+                let owner = seat.filter(|s| s.cq == cq).map(|s| s.client);
+                (event::Source::Cq(cq), owner)
+            }
+            Source::Port => return self.announce_to_all(what),
+        };
+        if let Some(id) = owner {
+            self.tell(id, source, what);
+        }
+    }
+
+    fn announce_to_all(&mut self, what: Event) {
+        for id in self.ids() {
+            self.tell(id, event::Source::Port, what);
+        }
+    }
+
+    fn tell(&mut self, id: ClientId, source: event::Source, what: Event) {
+        if let Some(client) = find(&mut self.clients, id)
+            && let Err(wrong) = client.tell(source, what)
+        {
+            self.expel(id, wrong);
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ClientId> {
+        let all = (0u32..).zip(&self.clients);
+        let there = all.filter(|(_, (_, client))| client.is_some());
+        there
+            .map(|(slot, &(life, _))| ClientId { slot, life })
+            .collect()
+    }
+
+    /// Ends a session for cause. Its objects are destroyed by the thread that talks to the process.
+    #[cold]
+    pub(crate) fn expel(&mut self, id: ClientId, reason: String) {
+        let Some(client) = find(&mut self.clients, id) else {
+            return;
+        };
+        if client.link.expelled().is_none() {
+            tracing::warn!(session = id.slot, reason, "session closed");
+            self.expelled += 1;
+        }
+        client.link.expel(reason);
+        client.news.clear();
+        self.active.retain(|&other| other != id);
+    }
+
+    /// The port is broken: all sessions end.
+    #[cold]
+    fn lose(&mut self, reason: &str) {
+        let port = self.engine.caps().name.clone();
+        tracing::error!(port, reason, "device broken");
+        let reason = format!("device {port} is broken: {reason}");
+        self.rest.forget_port(self.engine.readiness());
+        self.announce_to_all(Event::DeviceFatal);
+        for id in self.ids() {
+            self.expel(id, reason.clone());
+        }
+        self.broken = Some(reason);
+    }
+
+    /// What happened to addresses and link, and what ICMP said.
+    #[cold]
+    fn look_around(&mut self, now: Instant) {
+        // Somebody resolves a neighbour, which may take seconds: another time.
+        let Ok(mut addressing) = self.addressing.try_write() else {
+            return;
+        };
+        self.looked = now;
+        self.stalled.iter().for_each(|cq| {
+            if let Some(Some(seat)) = self.seats.get(cq.slot())
+                && let Some(client) = find(&mut self.clients, seat.client)
+            {
+                client.stalled += 1;
+            }
+        });
+        for (_, client) in &mut self.clients {
+            if let Some(client) = client {
+                client.show();
+            }
+        }
+        let engine = &mut self.engine;
+        let mut changed = false;
+        let polled = addressing.poll(&mut |event| {
+            engine.apply(&event);
+            changed = true;
+        });
+        if let Err(error) = polled {
+            tracing::warn!(%error, "the kernel does not tell what happens to addresses");
+        }
+    }
+}
+
+/// The end, and what reports ask.
+impl<D: Datapath> Server<D> {
+    /// Sends that are not completed.
+    pub(crate) fn outstanding(&self) -> u64 {
+        let of = |qpn: &Qpn| self.engine.sends_posted(*qpn).unwrap_or(0);
+        self.owners.keys().map(|qpn| u64::from(of(qpn))).sum()
+    }
+
+    /// All queue pairs with the session each belongs to.
+    pub(crate) fn owned_qps(&self) -> Vec<(u32, Qpn)> {
+        let session = |id: &ClientId| {
+            let (life, client) = self.clients.get(id.slot as usize)?;
+            let client = client.as_ref().filter(|_| *life == id.life)?;
+            Some(client.session())
+        };
+        let each = self.owners.iter();
+        each.filter_map(|(qpn, id)| Some((session(id)?, *qpn)))
+            .collect()
+    }
+
+    /// Flushes what is posted, hands the completions on, and closes all sessions.
+    pub(crate) fn flush_and_expel(&mut self, reason: &str) {
+        let qpns: Vec<Qpn> = self.owners.keys().copied().collect();
+        for qpn in qpns {
+            // One in RESET has nothing to flush and stays.
+            let _ = self.engine.modify_qp(qpn, &QpAttr::state(QpState::Err));
+        }
+        self.settle(clock::now());
+        self.announce_to_all(Event::DeviceFatal);
+        for id in self.ids() {
+            self.expel(id, reason.to_owned());
+        }
+    }
+}
+
+/// Commands of the threads that talk to processes.
+impl<D: Datapath> Server<D> {
+    /// Takes a process in.
+    pub(crate) fn add_client(&mut self, client: Client) -> std::io::Result<ClientId> {
+        let vacant = self.clients.iter().position(|(_, client)| client.is_none());
+        let slot = vacant.unwrap_or_else(|| {
+            self.clients.push((0, None));
+            self.clients.len() - 1
+        });
+        let Some((life, place)) = self.clients.get_mut(slot) else {
+            return Err(std::io::Error::other("no place for another session"));
+        };
+        *life = life.wrapping_add(1);
+        let id = ClientId {
+            slot: u32::try_from(slot).map_err(std::io::Error::other)?,
+            life: *life,
+        };
+        self.rest.watch(id, &client.kick)?;
+        client.park.unpark();
+        *place = Some(client);
+        self.active.push(id);
+        Ok(id)
+    }
+
+    /// The end of a process; its objects are destroyed before.
+    pub(crate) fn remove_client(&mut self, id: ClientId) {
+        self.active.retain(|&other| other != id);
+        let Some((life, place)) = self.clients.get_mut(id.slot as usize) else {
+            return;
+        };
+        if *life == id.life
+            && let Some(client) = place.take()
+        {
+            self.rest.forget(&client.kick);
+        }
+    }
+
+    pub(crate) fn add_queue(&mut self, id: ClientId, queue: Queue) -> Result<u32, NoRoom> {
+        let owner = match queue.target {
+            client::Target::Qp(qpn) => self.owners.insert(qpn, id),
+            client::Target::Srq(srq) => self.srq_owners.insert(srq, id),
+        };
+        debug_assert!(owner.is_none());
+        find(&mut self.clients, id).ok_or(NoRoom)?.add_queue(queue)
+    }
+
+    pub(crate) fn remove_queue(&mut self, id: ClientId, target: client::Target, number: u32) {
+        match target {
+            client::Target::Qp(qpn) => self.owners.remove(&qpn),
+            client::Target::Srq(srq) => self.srq_owners.remove(&srq),
+        };
+        if let Some(client) = find(&mut self.clients, id) {
+            client.remove_queue(number);
+        }
+    }
+
+    /// Takes everything a queue has, whatever the budget: before a change that it must precede.
+    pub(crate) fn take_all_of(&mut self, id: ClientId, number: u32) {
+        let Self {
+            engine,
+            clients,
+            scratch,
+            ..
+        } = self;
+        let Some(client) = find(clients, id) else {
+            return;
+        };
+        let Some(queue) = client.queue(number) else {
+            return;
+        };
+        match post::take(engine, queue, u32::MAX, scratch) {
+            Ok(taken) => client.posted += u64::from(taken.count),
+            Err(wrong) => self.expel(id, wrong),
+        }
+    }
+
+    pub(crate) fn seat(&mut self, seat: Seat) {
+        let cq = seat.cq;
+        let slot = cq.slot();
+        if self.seats.len() <= slot {
+            self.seats.resize_with(slot + 1, || None);
+        }
+        if let Some(place) = self.seats.get_mut(slot) {
+            *place = Some(seat);
+        }
+        // So that stalling never allocates.
+        self.stalled.reserve(self.seats.len());
+        self.pump(cq);
+    }
+
+    pub(crate) fn unseat(&mut self, cq: Cq) -> Option<Seat> {
+        self.stalled.retain(|&other| other != cq);
+        self.seats.get_mut(cq.slot())?.take()
+    }
+}
+
+fn find(clients: &mut [(u32, Option<Client>)], id: ClientId) -> Option<&mut Client> {
+    let (life, client) = clients.get_mut(id.slot as usize)?;
+    client.as_mut().filter(|_| *life == id.life)
+}

@@ -1,0 +1,178 @@
+//! Protection domains, memory regions and windows of a process.
+
+use std::os::fd::OwnedFd;
+
+use xroce_control::Memory;
+use xroce_control::reply::{Reason, Refusal};
+use xroce_engine::{EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
+use xroce_net::datapath::Datapath;
+use xroce_proto::memory::{Access, Bind, Pd};
+use xroce_shm::{Piece, Region};
+use xroce_wire::newtypes::{LKey, RKey};
+
+use super::Attached;
+use super::objects::Registered;
+use super::refuse::{by_end, by_engine, by_import};
+
+/// Memory of a process, mapped.
+struct Mapped {
+    region: Region,
+    memory: Memory,
+}
+
+impl Mapped {
+    /// Maps what came, if it is what the request says and cannot be taken away again.
+    fn new(memory: Memory, fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        if memory.pieces.len() != fds.len() {
+            let text = format!(
+                "{} pieces of memory with {} descriptors: one is needed for each",
+                memory.pieces.len(),
+                fds.len()
+            );
+            return Err(Refusal::new(Reason::Invalid, text));
+        }
+        let pieces = memory.pieces.iter().zip(fds);
+        let pieces = pieces.map(|(piece, fd)| Piece {
+            fd,
+            offset: piece.offset,
+            len: piece.len,
+        });
+        let region = Region::from_pieces(pieces.collect()).map_err(|e| by_import(&e))?;
+        Ok(Self { region, memory })
+    }
+
+    fn range(&self) -> Range<'_> {
+        Range {
+            region: &self.region,
+            offset: self.memory.lead,
+            len: self.memory.len,
+            iova: Some(self.memory.iova),
+        }
+    }
+}
+
+impl<D: Datapath + Send + 'static> Attached<D> {
+    pub(super) fn alloc_pd(&mut self) -> Result<Pd, Refusal> {
+        self.objects.room_for_pd()?;
+        let pd = self.device.mailbox.run(|server| server.engine.alloc_pd());
+        let pd = pd.map_err(by_end)?;
+        self.objects.pds.insert(pd);
+        Ok(pd)
+    }
+
+    pub(super) fn reg_mr(
+        &mut self,
+        pd: Pd,
+        access: Access,
+        memory: Memory,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Mr, Refusal> {
+        self.objects.check_pd(pd)?;
+        self.objects.room_for_mr(memory.len)?;
+        let mapped = Mapped::new(memory, fds)?;
+        let region = mapped.region.clone();
+        let made = self.engine(move |engine| engine.reg_mr_at(pd, &mapped.range(), access))?;
+        self.keep(made, region);
+        Ok(made)
+    }
+
+    fn keep(&mut self, made: Mr, region: Region) {
+        let len = made.len;
+        self.objects.take_bytes(len);
+        self.objects
+            .mrs
+            .insert(made.lkey, Registered { region, len });
+    }
+
+    pub(super) fn rereg_mr(
+        &mut self,
+        lkey: LKey,
+        pd: Option<Pd>,
+        access: Option<Access>,
+        memory: Option<Memory>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Mr, Refusal> {
+        self.objects.check_mr(lkey)?;
+        if let Some(pd) = pd {
+            self.objects.check_pd(pd)?;
+        }
+        let mapped = match memory {
+            Some(memory) => {
+                self.objects.room_for_mr(memory.len)?;
+                Some(Mapped::new(memory, fds)?)
+            }
+            None => None,
+        };
+        let region = mapped.as_ref().map(|mapped| mapped.region.clone());
+        let made = self.engine(move |engine| {
+            let range = mapped.as_ref().map(Mapped::range);
+            engine.rereg_mr(lkey, &Rereg { pd, access, range })
+        })?;
+        if let Some(old) = self.objects.mrs.remove(&lkey) {
+            self.objects.give_bytes(old.len);
+            self.keep(made, region.unwrap_or(old.region));
+        }
+        Ok(made)
+    }
+
+    pub(super) fn dereg_mr(&mut self, lkey: LKey) -> Result<(), Refusal> {
+        self.objects.check_mr(lkey)?;
+        self.engine(move |engine| engine.dereg_mr(lkey))?;
+        if let Some(old) = self.objects.mrs.remove(&lkey) {
+            self.objects.give_bytes(old.len);
+        }
+        Ok(())
+    }
+
+    /// Deregisters it now, or when no window is bound to it any more.
+    pub(super) fn abandon_mr(&mut self, lkey: LKey) -> Result<(), Refusal> {
+        match self.dereg_mr(lkey) {
+            Err(refusal) if refusal.reason == Reason::Busy => {
+                if !self.objects.orphans.contains(&lkey) {
+                    self.objects.orphans.push(lkey);
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn reap_orphans(&mut self) {
+        for lkey in std::mem::take(&mut self.objects.orphans) {
+            // Those with windows are put back on the list.
+            let _ = self.abandon_mr(lkey);
+        }
+    }
+
+    pub(super) fn alloc_mw(&mut self, pd: Pd, mw_type: MwType) -> Result<Mw, Refusal> {
+        self.objects.check_pd(pd)?;
+        self.objects.room_for_mw()?;
+        let made = self.engine(move |engine| engine.alloc_mw(pd, mw_type))?;
+        self.objects.mws.insert(made.id);
+        Ok(made)
+    }
+
+    pub(super) fn dealloc_mw(&mut self, mw: MwId) -> Result<(), Refusal> {
+        self.objects.check_mw(mw)?;
+        self.engine(move |engine| engine.dealloc_mw(mw))?;
+        self.objects.mws.remove(&mw);
+        self.reap_orphans();
+        Ok(())
+    }
+
+    pub(super) fn bind_mw(&mut self, mw: MwId, bind: Bind) -> Result<RKey, Refusal> {
+        self.objects.check_mw(mw)?;
+        let bound = self.engine(move |engine| engine.bind_mw(mw, &bind));
+        self.reap_orphans();
+        bound
+    }
+
+    /// Has the engine do something.
+    pub(super) fn engine<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut xroce_engine::Engine<D>) -> Result<R, EngineError> + Send + 'static,
+    ) -> Result<R, Refusal> {
+        let done = self.device.mailbox.run(|server| run(&mut server.engine));
+        done.map_err(by_end)?.map_err(|e| by_engine(&e))
+    }
+}
