@@ -123,6 +123,11 @@ impl<W: Word<u32>> ArmState<W> {
         self.0.fence();
     }
 
+    pub(crate) fn is_armed(&self) -> bool {
+        // Acquire: who sees that it was taken away may look for what was published before.
+        self.0.load(Ordering::Acquire) & (SOLICITED | ANY) != 0
+    }
+
     #[inline]
     pub(crate) fn must_notify(&self, solicited: bool) -> bool {
         // Orders the publication before the load; pairs with the fence in `arm`.
@@ -170,6 +175,12 @@ impl ArmWord {
     #[must_use]
     pub fn must_notify(&self, solicited: bool) -> bool {
         self.arm.must_notify(solicited)
+    }
+
+    /// Whether it still is armed: once it was, and is not, an event has come or is on its way.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.arm.is_armed()
     }
 }
 

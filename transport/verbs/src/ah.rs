@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use xroce_engine::Ah as Handle;
 use xroce_wire::newtypes::{Gid, QKey, Qpn};
-use xroce_wire::path::{AhAttr, Flow};
+use xroce_wire::path::AhAttr;
 
 use crate::error::VerbsError;
 use crate::pd::PdInner;
@@ -23,9 +23,8 @@ pub struct Ah {
 impl Ah {
     pub(crate) fn create(pd: &Arc<PdInner>, attr: &AhAttr) -> Result<Self, VerbsError> {
         let backend = pd.context.backend();
-        let av = backend.resolve(attr, Flow::Datagrams)?;
         Ok(Self {
-            handle: backend.create_ah(pd.handle, &av)?,
+            handle: backend.create_ah(pd.handle, attr)?,
             pd: Held::new(pd, User::Ah),
             dgid: attr.dgid,
         })

@@ -9,18 +9,19 @@ use std::time::Duration;
 use xroce_proto::wc::Cq as Handle;
 
 use crate::backend::Signal;
+use crate::backend::remote::RemoteChannel;
 use crate::context::{Context, Shared};
 use crate::cq::Cq;
 use crate::error::VerbsError;
 
 /// Notifications not taken, and a descriptor that is readable while there are some.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct LocalChannel {
     queue: Mutex<VecDeque<Handle>>,
     signal: Signal,
 }
 
-impl Channel {
+impl LocalChannel {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             queue: Mutex::default(),
@@ -61,23 +62,37 @@ impl Channel {
         }
     }
 
+    pub(crate) const fn signal(&self) -> &Signal {
+        &self.signal
+    }
+}
+
+/// Where notifications are waited for.
+#[derive(Clone, Debug)]
+pub(crate) enum Channel {
+    /// Of an engine in this process.
+    Local(Arc<LocalChannel>),
+    /// Of one in another.
+    Remote(Arc<RemoteChannel>),
+}
+
+impl Channel {
     /// The next notification, or `None` after `timeout`.
     pub(crate) fn wait(
         &self,
         context: &Shared,
         timeout: Duration,
     ) -> Result<Option<Handle>, VerbsError> {
-        if let Some(cq) = self.take() {
-            return Ok(Some(cq));
-        }
-        context.backend().wait(&self.signal, timeout)?;
-        Ok(self.take())
+        context.backend().wait_channel(self, timeout)
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
+        match self {
+            Self::Local(channel) => channel.signal.as_fd(),
+            Self::Remote(channel) => channel.as_fd(),
+        }
     }
 }
 
@@ -89,16 +104,14 @@ impl AsFd for Channel {
 #[derive(Debug)]
 pub struct CompChannel {
     pub(crate) context: Arc<Shared>,
-    pub(crate) channel: Arc<Channel>,
+    pub(crate) channel: Channel,
 }
 
 impl CompChannel {
     pub(crate) fn new(context: &Context) -> Result<Self, VerbsError> {
-        let channel = Channel::new().map_err(VerbsError::system("making a completion channel"))?;
-        Ok(Self {
-            context: Arc::clone(context.shared()),
-            channel: Arc::new(channel),
-        })
+        let context = Arc::clone(context.shared());
+        let channel = context.backend().create_channel()?;
+        Ok(Self { context, channel })
     }
 
     /// Waits for the next notification and says which of `cqs` it is of, by position

@@ -1,6 +1,7 @@
 //! A device that is open, and what moves its engine.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use xroce_wire::newtypes::{Gid, PKey};
 pub use xroce_engine::{AsyncEvent, Source};
 
 use crate::backend::inproc::InProc;
+use crate::backend::remote::Remote;
 use crate::backend::{Backend, Driver, Motion};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
@@ -131,6 +133,21 @@ impl Context {
                 number: CONTEXTS.fetch_add(1, Ordering::Relaxed),
                 backend: engine,
                 driver: Mutex::new(driver),
+            }),
+        })
+    }
+
+    /// A device of the daemon that listens at `socket`: the one of that name, or the first.
+    ///
+    /// # Errors
+    /// Nobody listens there, the daemon does not let this process in, or has no such device.
+    pub fn attach(socket: &Path, device: Option<&str>) -> Result<Self, VerbsError> {
+        let backend = Arc::new(Remote::attach(socket, device)?);
+        Ok(Self {
+            shared: Arc::new(Shared {
+                number: CONTEXTS.fetch_add(1, Ordering::Relaxed),
+                backend,
+                driver: Mutex::new(None),
             }),
         })
     }
@@ -267,13 +284,13 @@ impl Context {
             return Ok(Some(event));
         }
         let backend = self.backend();
-        backend.wait(backend.event_signal(), timeout)?;
+        backend.wait_event(timeout)?;
         self.poll_event()
     }
 
     /// A descriptor that is readable while there are asynchronous events (`async_fd`).
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        self.backend().event_signal().as_fd()
+        self.backend().event_fd()
     }
 }

@@ -17,7 +17,7 @@ use crate::uses::{Used, Uses};
 pub(crate) struct CqInner {
     pub(crate) context: Arc<Shared>,
     pub(crate) handle: Handle,
-    channel: Arc<Channel>,
+    channel: Channel,
     /// The channel gets notifications of others too.
     common: bool,
     depth: AtomicU32,
@@ -59,11 +59,8 @@ impl Cq {
             Some(on) if !Arc::ptr_eq(&on.context, context) => {
                 return Err(VerbsError::OtherContext("completion channel"));
             }
-            Some(on) => Arc::clone(&on.channel),
-            None => {
-                let made = Channel::new();
-                Arc::new(made.map_err(VerbsError::system("making a completion channel"))?)
-            }
+            Some(on) => on.channel.clone(),
+            None => context.backend().create_channel()?,
         };
         let handle = context.backend().create_cq(depth, &channel)?;
         Ok(Self {

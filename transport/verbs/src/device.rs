@@ -1,7 +1,9 @@
 //! Devices: what can be opened, and what an open one says about itself.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
+use xroce_control::reply::Limits;
 use xroce_net::addressing::Addressing;
 use xroce_net::neigh;
 use xroce_net::udp::{UdpConfig, UdpPort};
@@ -29,6 +31,14 @@ pub enum Device {
     },
     /// AF_XDP on one queue of an interface: needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW.
     Xdp(XdpOptions),
+    /// A device of the xroce daemon on this machine: no privileges but to open its socket. The
+    /// daemon moves it, whatever [`Drive`] says.
+    Daemon {
+        /// The daemon's socket.
+        socket: PathBuf,
+        /// Name of the device; `None`: the daemon's first.
+        device: Option<String>,
+    },
 }
 
 /// How AF_XDP is opened.
@@ -47,6 +57,15 @@ impl Device {
     #[must_use]
     pub const fn udp(addr: IpAddr) -> Self {
         Self::Udp { addr, ifname: None }
+    }
+
+    /// The first device of the daemon at its usual place.
+    #[must_use]
+    pub fn daemon() -> Self {
+        Self::Daemon {
+            socket: xroce_control::SOCKET_DEFAULT.into(),
+            device: None,
+        }
     }
 
     /// The AF_XDP device of an interface: queue 0, and receive chunks for more than the window of
@@ -98,6 +117,7 @@ impl Device {
                 Context::on_port(port, addressing, drive)
             }
             Self::Xdp(options) => open_xdp(options, drive),
+            Self::Daemon { socket, device } => Context::attach(socket, device.as_deref()),
         }
     }
 }
@@ -157,18 +177,21 @@ pub struct DeviceAttr {
 impl DeviceAttr {
     pub(crate) fn of(backend: &dyn Backend) -> Self {
         use xroce_engine::limits;
+        // What the daemon grants this process, where there is one.
+        let granted = backend.fixed().limits;
+        let least = |ours: u32, of: fn(&Limits) -> u32| granted.map_or(ours, |g| of(&g).min(ours));
         Self {
             name: backend.fixed().name.clone(),
-            max_qp: limits::QPS_MAX,
-            max_qp_wr: params::QUEUE_DEPTH_MAX,
+            max_qp: least(limits::QPS_MAX, |g| g.qps),
+            max_qp_wr: least(params::QUEUE_DEPTH_MAX, |g| g.queue_depth),
             max_sge: params::SGE_MAX,
             max_inline: params::INLINE_MAX,
-            max_handles: limits::HANDLES_MAX,
-            max_cqe: limits::CQ_DEPTH_MAX,
-            max_mr: limits::REGIONS_MAX,
+            max_handles: least(limits::HANDLES_MAX, |g| g.cqs.min(g.ahs).min(g.srqs)),
+            max_cqe: least(limits::CQ_DEPTH_MAX, |g| g.cq_depth),
+            max_mr: least(limits::REGIONS_MAX, |g| g.mrs),
             max_msg: params::MESSAGE_LEN_MAX,
             max_rd_atomic: params::RD_ATOMIC_MAX,
-            max_srq_wr: params::QUEUE_DEPTH_MAX,
+            max_srq_wr: least(params::QUEUE_DEPTH_MAX, |g| g.queue_depth),
             max_mcast_grp: limits::GROUPS_MAX,
             max_mcast_qp_attach: limits::MEMBERS_MAX,
             max_pkeys: 1,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use thiserror::Error;
 use xroce_engine::EngineError;
@@ -57,6 +58,23 @@ pub enum VerbsError {
     #[cfg(feature = "xdp")]
     #[error(transparent)]
     Xdp(#[from] xroce_net::xdp::XdpError),
+    /// No daemon could be attached to.
+    #[error("no xroce daemon at {}: {source}; is xroced running, and may this user open its socket?", socket.display())]
+    Attach {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The daemon refused it.
+    #[error(transparent)]
+    Daemon(#[from] xroce_control::reply::Refusal),
+    /// A request that cannot be put to the daemon.
+    #[error("asking the daemon: {0}")]
+    Control(xroce_control::socket::MessageError),
+    /// Memory that another process cannot get at.
+    #[error(transparent)]
+    Adopt(#[from] xroce_shm::AdoptError),
     /// Built without AF_XDP.
     #[cfg(not(feature = "xdp"))]
     #[error(

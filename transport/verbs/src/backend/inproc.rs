@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use xroce_wire::path::{AddressVector, AhAttr, Flow};
 use super::doze::Bell;
 use super::{Backend, Fixed, Motion, Signal, no_qp};
 use crate::batch::{BadWr, Part, RecvRecords, SendRecord, SendRecords, WrError};
-use crate::channel::Channel;
+use crate::channel::{Channel, LocalChannel};
 use crate::error::VerbsError;
 
 /// Tries to get the lock before it is slept for.
@@ -45,7 +45,7 @@ const LOOK_NS: u64 = 100_000_000;
 /// What the lock protects.
 pub(super) struct State<D: Datapath> {
     pub(super) engine: Engine<D>,
-    channels: HashMap<Cq, Arc<Channel>>,
+    channels: HashMap<Cq, Arc<LocalChannel>>,
     /// Regions that nobody owns any more and that windows are bound to.
     orphans: Vec<LKey>,
 }
@@ -82,6 +82,7 @@ impl<D: Datapath> InProc<D> {
             ethernet: caps.link == Link::Ethernet,
             link_mtu: caps.mtu,
             path_mtu: PathMtu::for_link_mtu(caps.mtu).unwrap_or(PathMtu::Mtu256),
+            limits: None,
         };
         let failed = VerbsError::system("making descriptors to wait for");
         let readiness = port.readiness().map(|fd| fd.try_clone_to_owned());
@@ -344,6 +345,22 @@ impl<D: Datapath> InProc<D> {
     }
 }
 
+impl<D: Datapath> InProc<D> {
+    /// Sleeps until `signal` is up or `timeout` is over, and has the engine move meanwhile.
+    fn wait(&self, signal: &Signal, timeout: Duration) -> Result<bool, VerbsError> {
+        match self.motion {
+            Motion::Thread => self.wait_for(signal, timeout),
+            Motion::Caller => self.wait_polling(signal, timeout),
+            Motion::Manual if signal.is_up() => Ok(true),
+            Motion::Manual => Err(VerbsError::Manual),
+        }
+    }
+
+    fn resolve(&self, attr: &AhAttr, flow: Flow) -> Result<AddressVector, VerbsError> {
+        Ok(self.addressing().resolve(attr, flow)?)
+    }
+}
+
 impl<D: Datapath + Send> Backend for InProc<D> {
     fn fixed(&self) -> &Fixed {
         &self.fixed
@@ -359,15 +376,6 @@ impl<D: Datapath + Send> Backend for InProc<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         self.lock().engine.next_deadline()
-    }
-
-    fn wait(&self, signal: &Signal, timeout: Duration) -> Result<bool, VerbsError> {
-        match self.motion {
-            Motion::Thread => self.wait_for(signal, timeout),
-            Motion::Caller => self.wait_polling(signal, timeout),
-            Motion::Manual if signal.is_up() => Ok(true),
-            Motion::Manual => Err(VerbsError::Manual),
-        }
     }
 
     fn stop(&self) {
@@ -393,17 +401,17 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         self.engine(|engine| engine.set_pkey(index, pkey))
     }
 
-    fn resolve(&self, attr: &AhAttr, flow: Flow) -> Result<AddressVector, VerbsError> {
-        Ok(self.addressing().resolve(attr, flow)?)
-    }
-
     fn stats(&self) -> (EngineStats, PortStats) {
         let mut state = self.lock();
         (state.engine.stats(), state.engine.port_stats())
     }
 
-    fn event_signal(&self) -> &Signal {
-        &self.events
+    fn wait_event(&self, timeout: Duration) -> Result<(), VerbsError> {
+        self.wait(&self.events, timeout).map(drop)
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 
     fn poll_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
@@ -457,8 +465,28 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         bound
     }
 
-    fn create_cq(&self, depth: u32, channel: &Arc<Channel>) -> Result<Cq, VerbsError> {
+    fn create_channel(&self) -> Result<Channel, VerbsError> {
+        let made = LocalChannel::new().map(Arc::new);
+        let made = made.map_err(VerbsError::system("making a completion channel"))?;
+        Ok(Channel::Local(made))
+    }
+
+    fn wait_channel(&self, on: &Channel, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
+        let Channel::Local(channel) = on else {
+            return Err(VerbsError::OtherContext("completion channel"));
+        };
+        if let Some(cq) = channel.take() {
+            return Ok(Some(cq));
+        }
+        self.wait(channel.signal(), timeout)?;
+        Ok(channel.take())
+    }
+
+    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
         self.check_alive()?;
+        let Channel::Local(channel) = channel else {
+            return Err(VerbsError::OtherContext("completion channel"));
+        };
         self.command(|state| {
             let cq = state.engine.create_cq(depth)?;
             state.channels.insert(cq, Arc::clone(channel));
@@ -522,8 +550,20 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         self.engine(|engine| engine.create_qp(init))
     }
 
-    fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.modify_qp(qpn, attr))
+    fn modify_qp(
+        &self,
+        qpn: Qpn,
+        attr: &QpAttr,
+        path: Option<&(AhAttr, Flow)>,
+    ) -> Result<(), VerbsError> {
+        let Some((to, flow)) = path else {
+            return self.engine(|engine| engine.modify_qp(qpn, attr));
+        };
+        let attr = QpAttr {
+            av: Some(self.resolve(to, *flow)?),
+            ..attr.clone()
+        };
+        self.engine(|engine| engine.modify_qp(qpn, &attr))
     }
 
     fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError> {
@@ -571,8 +611,9 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         self.engine(|engine| engine.detach_mcast(qpn, group))
     }
 
-    fn create_ah(&self, pd: Pd, av: &AddressVector) -> Result<Ah, VerbsError> {
-        self.engine(|engine| engine.create_ah(pd, av))
+    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
+        let av = self.resolve(attr, Flow::Datagrams)?;
+        self.engine(|engine| engine.create_ah(pd, &av))
     }
 
     fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError> {

@@ -1,17 +1,19 @@
 //! What a device does, as plain calls on handles: the seam below the types.
 //!
 //! Handles are those of [`xroce_engine`]. Every call takes `&self` and may come from any thread.
-//! Completions are notified and events announced by [`Signal`]s, whose descriptors can be polled.
+//! Completions are notified and events announced by descriptors that can be polled.
 
 mod doze;
 mod driver;
 pub(crate) mod inproc;
+pub(crate) mod remote;
 mod signal;
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use xroce_control::reply::Limits;
 use xroce_engine::{
     Ah, AsyncEvent, EngineError, EngineStats, Failure, Mr, Mw, MwId, MwType, Notify, Range, Rereg,
     Work,
@@ -25,7 +27,7 @@ use xroce_proto::srq::SrqAttr;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, Srq};
 use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn, RKey};
-use xroce_wire::path::{AddressVector, AhAttr, Flow};
+use xroce_wire::path::{AhAttr, Flow};
 
 pub(crate) use driver::Driver;
 pub(crate) use signal::Signal;
@@ -45,6 +47,8 @@ pub(crate) struct Fixed {
     pub(crate) link_mtu: usize,
     /// Largest path MTU the link carries.
     pub(crate) path_mtu: PathMtu,
+    /// What the daemon lets this process have, if there is one.
+    pub(crate) limits: Option<Limits>,
 }
 
 /// How the call that waits gets the engine to move.
@@ -66,8 +70,6 @@ pub(crate) trait Backend: Debug + Send + Sync {
     // Moving.
     fn poll(&self, now: Instant) -> Result<Work, VerbsError>;
     fn next_deadline(&self) -> Option<Instant>;
-    /// Sleeps until `signal` is up or `timeout` is over, and has the engine move meanwhile.
-    fn wait(&self, signal: &Signal, timeout: Duration) -> Result<bool, VerbsError>;
     fn stop(&self);
 
     // The port.
@@ -75,12 +77,14 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn is_up(&self) -> bool;
     fn pkey(&self, index: u16) -> Option<PKey>;
     fn set_pkey(&self, index: u16, pkey: PKey) -> Result<(), VerbsError>;
-    fn resolve(&self, attr: &AhAttr, flow: Flow) -> Result<AddressVector, VerbsError>;
     fn stats(&self) -> (EngineStats, PortStats);
 
     // Events.
-    fn event_signal(&self) -> &Signal;
     fn poll_event(&self) -> Result<Option<AsyncEvent>, VerbsError>;
+    /// Sleeps until there may be an event or `timeout` is over, and has the engine move meanwhile.
+    fn wait_event(&self, timeout: Duration) -> Result<(), VerbsError>;
+    /// Readable while there are events.
+    fn event_fd(&self) -> BorrowedFd<'_>;
 
     // Protection domains, memory.
     fn alloc_pd(&self) -> Result<Pd, VerbsError>;
@@ -94,7 +98,10 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn bind_mw(&self, mw: MwId, bind: &Bind) -> Result<RKey, VerbsError>;
 
     // Completion queues. A channel gets their notifications.
-    fn create_cq(&self, depth: u32, channel: &Arc<Channel>) -> Result<Cq, VerbsError>;
+    fn create_channel(&self) -> Result<Channel, VerbsError>;
+    /// The next notification, or `None` after `timeout`; has the engine move meanwhile.
+    fn wait_channel(&self, on: &Channel, timeout: Duration) -> Result<Option<Cq>, VerbsError>;
+    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError>;
     fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError>;
     fn destroy_cq(&self, cq: Cq) -> Result<(), VerbsError>;
     fn poll_cq(&self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError>;
@@ -115,7 +122,13 @@ pub(crate) trait Backend: Debug + Send + Sync {
 
     // Queue pairs.
     fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError>;
-    fn modify_qp(&self, qpn: Qpn, attr: &QpAttr) -> Result<(), VerbsError>;
+    /// With a path, the device resolves it to the address vector of `attr`.
+    fn modify_qp(
+        &self,
+        qpn: Qpn,
+        attr: &QpAttr,
+        path: Option<&(AhAttr, Flow)>,
+    ) -> Result<(), VerbsError>;
     fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError>;
     fn destroy_qp(&self, qpn: Qpn) -> Result<(), VerbsError>;
     fn post_send(&self, context: u32, qpn: Qpn, batch: &SendRecords) -> Result<(), BadWr>;
@@ -127,7 +140,7 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError>;
 
     // Address handles.
-    fn create_ah(&self, pd: Pd, av: &AddressVector) -> Result<Ah, VerbsError>;
+    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError>;
     fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError>;
 }
 

@@ -114,8 +114,8 @@ impl QpInner {
         Ok(endpoint)
     }
 
-    /// RTR attributes that both connected services take.
-    fn rtr(&self, peer: &Endpoint, attr: &ConnectAttr) -> Result<QpAttr, VerbsError> {
+    /// RTR attributes that both connected services take, and the way to the peer.
+    fn rtr(&self, peer: &Endpoint, attr: &ConnectAttr) -> (QpAttr, (AhAttr, Flow)) {
         let backend = self.shared().backend();
         let ah = AhAttr {
             dgid: peer.gid,
@@ -131,8 +131,13 @@ impl QpInner {
         };
         let agreed = peer.path_mtu.min(backend.fixed().path_mtu);
         let path_mtu = attr.path_mtu.unwrap_or(agreed);
-        let av = backend.resolve(&ah, flow)?;
-        Ok(QpAttr::rtr_uc(av, path_mtu, peer.qpn, peer.psn))
+        let rtr = QpAttr {
+            path_mtu: Some(path_mtu),
+            dest_qpn: Some(peer.qpn),
+            rq_psn: Some(peer.psn),
+            ..QpAttr::state(QpState::Rtr)
+        };
+        (rtr, (ah, flow))
     }
 
     /// How losses are repaired towards this peer.
@@ -147,9 +152,15 @@ impl QpInner {
     }
 
     /// Both steps, or none.
-    fn bring_up(&self, rtr: &QpAttr, rts: &QpAttr) -> Result<(), VerbsError> {
-        let again = self.shared().backend().query_qp(self.qpn)?.attr;
-        self.modify(rtr)?;
+    fn bring_up(
+        &self,
+        rtr: &QpAttr,
+        path: Option<&(AhAttr, Flow)>,
+        rts: &QpAttr,
+    ) -> Result<(), VerbsError> {
+        let backend = self.shared().backend();
+        let again = backend.query_qp(self.qpn)?.attr;
+        backend.modify_qp(self.qpn, rtr, path)?;
         self.modify(rts).inspect_err(|_| {
             // Values of the second step were bad: as if nothing had been tried. Receives that
             // were posted are gone.
@@ -182,14 +193,12 @@ impl Qp<Rc, Init> {
         peer: &Endpoint,
         attr: &ConnectAttr,
     ) -> Result<Qp<Rc, Ready>, Refused<Self>> {
-        let rtr = match self.inner.rtr(peer, attr) {
-            Ok(rtr) => QpAttr {
-                max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
-                min_rnr_timer: Some(attr.min_rnr_timer),
-                reliability: Some(self.inner.agreed(peer)),
-                ..rtr
-            },
-            Err(error) => return Err(Refused::new(self, error)),
+        let (rtr, path) = self.inner.rtr(peer, attr);
+        let rtr = QpAttr {
+            max_dest_rd_atomic: Some(attr.max_dest_rd_atomic),
+            min_rnr_timer: Some(attr.min_rnr_timer),
+            reliability: Some(self.inner.agreed(peer)),
+            ..rtr
         };
         let rts = QpAttr {
             timeout: Some(attr.timeout),
@@ -198,7 +207,7 @@ impl Qp<Rc, Init> {
             max_rd_atomic: Some(attr.max_rd_atomic),
             ..QpAttr::rts(self.inner.psn)
         };
-        match self.inner.bring_up(&rtr, &rts) {
+        match self.inner.bring_up(&rtr, Some(&path), &rts) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Refused::new(self, error)),
         }
@@ -217,12 +226,9 @@ impl Qp<Uc, Init> {
         peer: &Endpoint,
         attr: &ConnectAttr,
     ) -> Result<Qp<Uc, Ready>, Refused<Self>> {
-        let rtr = match self.inner.rtr(peer, attr) {
-            Ok(rtr) => rtr,
-            Err(error) => return Err(Refused::new(self, error)),
-        };
+        let (rtr, path) = self.inner.rtr(peer, attr);
         let rts = QpAttr::rts_unreliable(self.inner.psn);
-        match self.inner.bring_up(&rtr, &rts) {
+        match self.inner.bring_up(&rtr, Some(&path), &rts) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Refused::new(self, error)),
         }
@@ -236,7 +242,10 @@ impl Qp<Ud, Init> {
     /// The device is broken.
     pub fn activate(self) -> Result<Qp<Ud, Ready>, Refused<Self>> {
         let rts = QpAttr::rts_unreliable(self.inner.psn);
-        match self.inner.bring_up(&QpAttr::state(QpState::Rtr), &rts) {
+        match self
+            .inner
+            .bring_up(&QpAttr::state(QpState::Rtr), None, &rts)
+        {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Refused::new(self, error)),
         }

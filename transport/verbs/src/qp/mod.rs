@@ -54,7 +54,7 @@ impl QpInner {
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
-        self.shared().backend().modify_qp(self.qpn, attr)
+        self.shared().backend().modify_qp(self.qpn, attr, None)
     }
 }
 

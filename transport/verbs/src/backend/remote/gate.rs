@@ -1,0 +1,205 @@
+//! The socket to the daemon: requests and answers, and word that the daemon is gone.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use serde::de::DeserializeOwned;
+use xroce_control::Request;
+use xroce_control::reply::{Farewell, Refusal};
+use xroce_control::socket::{self, Kind, Message, MessageError};
+
+use crate::backend::Signal;
+use crate::error::VerbsError;
+
+/// The socket, and what became of it.
+pub(super) struct Gate {
+    socket: OwnedFd,
+    /// One request at a time.
+    turn: Mutex<()>,
+    device: OnceLock<String>,
+    broken: OnceLock<String>,
+    /// Up when the daemon is gone.
+    gone: Signal,
+    /// Up when the watcher is to end.
+    end: Signal,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Gate");
+        shown.field("broken", &self.broken.get());
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, VerbsError> {
+        let signal = || Signal::new().map_err(VerbsError::system("making an eventfd"));
+        Ok(Self {
+            socket,
+            turn: Mutex::new(()),
+            device: OnceLock::new(),
+            broken: OnceLock::new(),
+            gone: signal()?,
+            end: signal()?,
+        })
+    }
+
+    /// What errors call the device.
+    pub(super) fn call_device(&self, name: &str) {
+        let _ = self.device.set(name.to_owned());
+    }
+
+    /// Readable when the daemon is gone.
+    pub(super) fn gone_fd(&self) -> BorrowedFd<'_> {
+        self.gone.as_fd()
+    }
+
+    #[inline]
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
+    }
+
+    pub(super) fn reason(&self) -> Option<(String, String)> {
+        let reason = self.broken.get()?.clone();
+        let device = self.device.get().cloned();
+        Some((device.unwrap_or_else(|| "of the daemon".to_owned()), reason))
+    }
+
+    pub(super) fn check_alive(&self) -> Result<(), VerbsError> {
+        match self.reason() {
+            None => Ok(()),
+            Some((device, reason)) => Err(VerbsError::Device { device, reason }),
+        }
+    }
+
+    /// Nothing goes any more, for this reason; only the first counts.
+    pub(super) fn lose(&self, reason: String) -> VerbsError {
+        let reason = self.broken.get_or_init(|| reason).clone();
+        self.gone.raise();
+        let device = self.device.get().cloned().unwrap_or_default();
+        VerbsError::Device { device, reason }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) fn call<R: DeserializeOwned>(&self, request: &Request) -> Result<R, VerbsError> {
+        self.call_with(request, &[]).map(|(answer, _)| answer)
+    }
+
+    /// Destroys something; that it went with the daemon is no error.
+    pub(super) fn end_of_life(&self, request: &Request) -> Result<(), VerbsError> {
+        match self.call(request) {
+            Err(VerbsError::Device { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Asks with descriptors, in either direction.
+    pub(super) fn call_with<R: DeserializeOwned>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(R, Vec<OwnedFd>), VerbsError> {
+        self.check_alive()?;
+        let turn = self.turn();
+        let sent = socket::send(&self.socket, Kind::Request, request, fds);
+        let answered = match sent {
+            // Too long for a message: nothing was sent.
+            Err(error @ (MessageError::TooLong { .. } | MessageError::Body(_))) => {
+                return Err(VerbsError::Control(error));
+            }
+            // It may have said why.
+            Err(MessageError::Closed) | Ok(()) => socket::receive(&self.socket, RecvFlags::empty()),
+            Err(error) => Err(error),
+        };
+        drop(turn);
+        match answered {
+            Ok(message) => self.judge(message),
+            Err(MessageError::Closed) => Err(self.lose(GONE.to_owned())),
+            Err(error) => Err(self.lose(error.to_string())),
+        }
+    }
+
+    fn judge<R: DeserializeOwned>(
+        &self,
+        message: Message,
+    ) -> Result<(R, Vec<OwnedFd>), VerbsError> {
+        let foreign = |error: MessageError| self.lose(error.to_string());
+        match message.kind {
+            Kind::Reply => {
+                let answer = message.body().map_err(foreign)?;
+                Ok((answer, message.fds))
+            }
+            Kind::Refusal => {
+                let refusal: Refusal = message.body().map_err(foreign)?;
+                Err(VerbsError::Daemon(refusal))
+            }
+            Kind::Farewell => {
+                let farewell: Farewell = message.body().map_err(foreign)?;
+                Err(self.lose(farewell.text))
+            }
+            Kind::Request => Err(foreign(MessageError::Kind(Kind::Request as u16))),
+        }
+    }
+
+    /// The daemon hung up: what it said before, if anything.
+    fn last_words(&self) -> String {
+        let _turn = self.turn();
+        while let Ok(message) = socket::receive(&self.socket, RecvFlags::DONTWAIT) {
+            if message.kind == Kind::Farewell
+                && let Ok(farewell) = message.body::<Farewell>()
+            {
+                return farewell.text;
+            }
+        }
+        GONE.to_owned()
+    }
+
+    /// Until the daemon hangs up or this side has had enough.
+    fn watch(&self) {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.socket, PollFlags::RDHUP),
+                PollFd::new(&self.end, PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+            if self.end.is_up() {
+                return;
+            }
+            let [socket, _] = fds;
+            let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+            if socket.revents().intersects(hung_up) {
+                let reason = self.last_words();
+                let _ = self.lose(reason);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.end.raise();
+    }
+}
+
+/// What there is to say of a daemon that said nothing.
+const GONE: &str = "the daemon is gone; it did not say why";
+
+/// A thread that waits for the end of the daemon.
+pub(super) fn start_watch(gate: &Arc<Gate>) -> Result<JoinHandle<()>, VerbsError> {
+    let gate = Arc::clone(gate);
+    let thread = Builder::new().name("xroce-watch".to_owned());
+    let started = thread.spawn(move || gate.watch());
+    started.map_err(VerbsError::system("starting a thread"))
+}
