@@ -192,10 +192,14 @@ pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Message, MessageEr
     let mut space = [MaybeUninit::uninit(); ANCILLARY];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let mut reset = false;
     let came = loop {
         let mut parts = [io::IoSliceMut::new(&mut bytes)];
         match recvmsg(&socket, &mut parts, &mut ancillary, flags) {
             Err(Errno::INTR) => {}
+            // Said once, when the other side hung up without having read everything, and before
+            // what it said itself.
+            Err(Errno::CONNRESET) if !reset => reset = true,
             came => break came?,
         }
     };
@@ -304,6 +308,17 @@ mod tests {
         drop((ours, message));
         let closed = receive(&theirs, RecvFlags::empty()).unwrap_err();
         assert!(matches!(closed, MessageError::Closed));
+    }
+
+    #[test]
+    fn what_was_said_before_hanging_up_is_heard() {
+        let (ours, theirs) = pair();
+        send(&ours, Kind::Request, &1, &[]).unwrap();
+        send(&theirs, Kind::Farewell, &2, &[]).unwrap();
+        // Not having read the request.
+        drop(theirs);
+        let message = receive(&ours, RecvFlags::empty()).unwrap();
+        assert_eq!(message.kind, Kind::Farewell);
     }
 
     #[test]

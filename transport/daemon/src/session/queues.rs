@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use xroce_control::Path;
 use xroce_control::layout;
 use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
-use xroce_engine::{Ah, ObjectError};
+use xroce_engine::{Ah, Engine, EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{QpAttr, QpInit};
@@ -192,12 +192,29 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         if let Some(given) = max_wr.filter(|&given| given > most) {
             return Err(too_deep("max_wr", given, most));
         }
-        self.engine(move |engine| engine.modify_srq(srq, max_wr, limit))
+        self.after_posts(srq, move |engine| engine.modify_srq(srq, max_wr, limit))
+    }
+
+    /// Has the engine do something when what was posted to the queue before is posted.
+    fn after_posts<R: Send + 'static>(
+        &self,
+        srq: Srq,
+        run: impl FnOnce(&mut Engine<D>) -> Result<R, EngineError> + Send + 'static,
+    ) -> Result<R, Refusal> {
+        let id = self.id;
+        let number = self.objects.srqs.get(&srq).map(|q| q.number);
+        let done = self.device.mailbox.run(move |server| {
+            if let Some(number) = number {
+                server.take_all_of(id, number);
+            }
+            run(&mut server.engine)
+        });
+        done.map_err(by_end)?.map_err(|e| by_engine(&e))
     }
 
     pub(super) fn query_srq(&mut self, srq: Srq) -> Result<(SrqAttr, u32), Refusal> {
         self.objects.check_srq(srq)?;
-        self.engine(move |engine| {
+        self.after_posts(srq, move |engine| {
             let attr = engine.query_srq(srq).zip(engine.srq_len(srq));
             attr.ok_or(ObjectError::NoSrq(srq).into())
         })
