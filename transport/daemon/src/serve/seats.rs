@@ -10,7 +10,7 @@ use std::sync::Arc;
 use xroce_abi::completion;
 use xroce_engine::{Engine, Notify};
 use xroce_net::datapath::Datapath;
-use xroce_proto::wc::{Completion, Cq, WcFlags, WcStatus};
+use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
 use xroce_shm::{ArmWord, Producer};
 
 use super::client::ClientId;
@@ -37,6 +37,8 @@ pub(crate) struct Moved {
     pub(crate) count: u32,
     /// More wait for room in the ring.
     pub(crate) stalled: bool,
+    /// There were receives among them.
+    pub(crate) received: bool,
 }
 
 impl Seat {
@@ -45,6 +47,7 @@ impl Seat {
         let mut moved = Moved {
             count: 0,
             stalled: false,
+            received: false,
         };
         let mut solicited = false;
         let mut batch = [Completion::EMPTY; BATCH];
@@ -58,6 +61,7 @@ impl Seat {
             for wc in room.iter().take(found) {
                 let staged = self.ring.stage(&completion::encode(wc));
                 staged.map_err(|e| wrong(&e))?;
+                moved.received |= matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm);
                 solicited |=
                     wc.flags.contains(WcFlags::SOLICITED) || wc.status != WcStatus::Success;
             }
