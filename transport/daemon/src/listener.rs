@@ -18,9 +18,11 @@ use rustix::net::{
 };
 use xroce_control::reply::{Farewell, SessionReport};
 use xroce_control::socket::{self, Kind};
+use xroce_net::addressing::Addressing;
+use xroce_net::datapath::Datapath;
 
-use crate::config::DaemonConfig;
-use crate::device::{self, AnyDevice};
+use crate::config::{DaemonConfig, DeviceConfig};
+use crate::device::{self, AnyDevice, Device};
 use crate::error::DaemonError;
 use crate::session::{self, Vitals};
 
@@ -100,8 +102,32 @@ impl Daemon {
         }
         let listener = listen_at(&config)?;
         let devices: Result<Vec<_>, _> = config.devices.iter().map(device::open).collect();
+        Self::listen(config, devices?, listener)
+    }
+
+    /// The same on a port of one's own, and only that: `device` says what it is called and how it
+    /// is polled.
+    ///
+    /// # Errors
+    /// See [`DaemonError`].
+    pub fn on_port<D: Datapath + Send + 'static>(
+        config: DaemonConfig,
+        device: &DeviceConfig,
+        port: D,
+        addressing: Addressing,
+    ) -> Result<Self, DaemonError> {
+        let listener = listen_at(&config)?;
+        let device: Arc<dyn AnyDevice> = Device::start(device, port, addressing)?;
+        Self::listen(config, vec![device], listener)
+    }
+
+    fn listen(
+        config: DaemonConfig,
+        devices: Vec<Arc<dyn AnyDevice>>,
+        listener: OwnedFd,
+    ) -> Result<Self, DaemonError> {
         let common = Arc::new(Common {
-            devices: devices?,
+            devices,
             config,
             stopping: AtomicBool::new(false),
             next: AtomicU32::new(1),

@@ -66,11 +66,11 @@
 //!
 //! # Under the types
 //!
-//! `backend::Backend` is everything a device does, as plain calls on handles. There is one, an
+//! `backend::Backend` is everything a device does, as plain calls on handles. There are two: an
 //! engine in this process ([`xroce_engine`]), which the program polls itself or a thread of the
-//! context does ([`Drive`]). Another, a client of an engine in another process, needs the same
-//! calls: batches are plain records (`batch::Records`), completions and events end in descriptors
-//! that can be polled.
+//! context does ([`Drive`]); and a device of the daemon in another ([`Device::Daemon`]), which many
+//! processes share. Whatever is written for one runs on the other. [`raw`] has the plain calls for
+//! programs that cannot have the types.
 #![forbid(unsafe_code)]
 
 mod ah;
@@ -86,6 +86,7 @@ mod mr;
 mod mw;
 mod pd;
 mod qp;
+pub mod raw;
 mod srq;
 mod uses;
 #[cfg(doctest)]

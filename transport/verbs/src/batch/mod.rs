@@ -7,8 +7,8 @@ mod recv;
 mod send;
 
 use thiserror::Error;
-use xroce_engine::{Ah, EngineError};
-use xroce_proto::wr::{PostError, SendFlags, SendOp, Sge};
+use xroce_engine::{Ah, EngineError, UdDest};
+use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::newtypes::{QKey, Qpn};
 
 pub use recv::{RecvBatch, RecvRequest};
@@ -144,6 +144,45 @@ pub(crate) struct SendRecords {
 }
 
 impl SendRecords {
+    /// Adds what nobody checked anything of.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, to: Option<&UdDest>) {
+        let data = match wr.data {
+            Data::Sges(sges) => {
+                let first = self.sges.len();
+                self.sges.extend_from_slice(sges);
+                let count = sges.len();
+                Part::Sges { first, count }
+            }
+            Data::Inline(parts) => {
+                let first = self.inline.len();
+                for part in parts {
+                    self.inline.extend_from_slice(part);
+                }
+                let len = self.inline.len() - first;
+                Part::Inline { first, len }
+            }
+        };
+        self.records.push(SendRecord {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            data,
+            to: to.map(|to| To {
+                ah: to.ah,
+                qpn: to.qpn,
+                qkey: to.qkey,
+            }),
+            room: None,
+            owner: Owner::default(),
+        });
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.records.clear();
+        self.sges.clear();
+        self.inline.clear();
+    }
+
     pub(crate) fn sges_of(&self, record: &SendRecord) -> &[Sge] {
         match record.data {
             Part::Sges { first, count } => self.sges.get(first..first + count).unwrap_or(&[]),
@@ -202,6 +241,21 @@ pub(crate) struct RecvRecords {
 }
 
 impl RecvRecords {
+    pub(crate) fn push(&mut self, wr: &RecvWr<'_>) {
+        self.records.push(RecvRecord {
+            wr_id: wr.wr_id,
+            first: self.sges.len(),
+            count: wr.sges.len(),
+            owner: Owner::default(),
+        });
+        self.sges.extend_from_slice(wr.sges);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.records.clear();
+        self.sges.clear();
+    }
+
     pub(crate) fn sges_of(&self, record: &RecvRecord) -> &[Sge] {
         let RecvRecord { first, count, .. } = *record;
         self.sges.get(first..first + count).unwrap_or(&[])

@@ -32,8 +32,7 @@ impl RecvBatch {
 
     /// Removes all requests, keeping the memory they took.
     pub fn clear(&mut self) {
-        self.records.records.clear();
-        self.records.sges.clear();
+        self.records.clear();
     }
 
     /// A receive; `wr_id` comes back with its completion. Without memory it takes messages of no

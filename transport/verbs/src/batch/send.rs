@@ -116,9 +116,7 @@ impl<S: Service> SendBatch<S> {
 
     /// Removes all requests, keeping the memory they took.
     pub fn clear(&mut self) {
-        self.records.records.clear();
-        self.records.sges.clear();
-        self.records.inline.clear();
+        self.records.clear();
     }
 
     pub(crate) fn records(&self) -> &SendRecords {
