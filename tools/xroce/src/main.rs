@@ -6,6 +6,7 @@
 
 mod decode;
 mod demo;
+mod doctor;
 #[cfg(feature = "xdp")]
 mod hop;
 mod perf;
@@ -34,6 +35,8 @@ enum Command {
     /// Measure bandwidth and latency of RC SEND, RDMA WRITE and RDMA READ between two processes
     #[command(subcommand)]
     Perf(perf::args::PerfCommand),
+    /// Find out what is wrong with the path between two hosts, in words
+    Doctor(doctor::DoctorArgs),
     /// Show two software RNICs exchanging verified SEND, WRITE and READ
     Demo(demo::DemoArgs),
     /// Print the RoCE packets of a capture file
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
         Command::Perf(command) => perf::run(command, &mut out),
+        Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
         #[cfg(feature = "xdp")]

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 
 use xroce_proto::time::{Duration, Instant};
 
-use super::message::{BadMessage, Decoder, Message, encode};
+use super::message::{BadMessage, Decoder, Language, Meaning, Message, encode};
 
 /// A side that has nothing to say sends a heartbeat this often.
 const HEARTBEAT: Duration = Duration::from_millis(1_000);
 /// A peer that says nothing for this long is gone. Ten heartbeats: a machine under load may be
 /// late with several.
-const SILENCE: Duration = Duration::from_millis(10_000);
+pub(crate) const SILENCE: Duration = Duration::from_millis(10_000);
 /// Most bytes waiting to be sent; a peer that does not read is gone.
 const MAX_BACKLOG: usize = 256 << 10;
 
@@ -62,18 +62,18 @@ impl ChannelError {
 
 /// One side of a conversation.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct Channel<M = Message> {
     stream: TcpStream,
     peer: SocketAddr,
     local: IpAddr,
-    decoder: Decoder,
+    decoder: Decoder<M>,
     backlog: Vec<u8>,
     heard: Instant,
     said: Instant,
     silence: Duration,
 }
 
-impl Channel {
+impl<M: Language> Channel<M> {
     /// Takes over a connected socket.
     ///
     /// # Errors
@@ -112,17 +112,12 @@ impl Channel {
         (self.silence, self.heard) = (silence, now);
     }
 
-    /// The ordinary limit of silence, for [`Channel::allow_silence`].
-    pub(crate) const fn usual_silence() -> Duration {
-        SILENCE
-    }
-
     /// Sends a message, or as much of it as the socket takes now; [`Channel::poll`] sends the
     /// rest.
     ///
     /// # Errors
     /// The socket failed, or the peer does not read.
-    pub(crate) fn send(&mut self, message: &Message, now: Instant) -> Result<(), ChannelError> {
+    pub(crate) fn send(&mut self, message: &M, now: Instant) -> Result<(), ChannelError> {
         self.backlog.extend_from_slice(&encode(message)?);
         self.said = now;
         self.flush()
@@ -131,26 +126,26 @@ impl Channel {
     /// Tells the peer why this side gives up; errors do not matter any more.
     pub(crate) fn abort(&mut self, reason: &str, now: Instant) {
         // Best effort: the peer may be the reason.
-        let _ = self.send(&Message::abort(reason), now);
+        let _ = self.send(&M::abort(reason), now);
     }
 
     /// The next message if one is there. Answers for heartbeats, silence and aborts.
     ///
     /// # Errors
     /// The conversation is over.
-    pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Message>, ChannelError> {
+    pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<M>, ChannelError> {
         if now.since(self.said) >= HEARTBEAT {
-            self.send(&Message::Heartbeat {}, now)?;
+            self.send(&M::heartbeat(), now)?;
         } else {
             self.flush()?;
         }
         loop {
-            match self.decoder.next()? {
-                Some(Message::Heartbeat {}) => self.heard = now,
-                Some(Message::Abort { reason }) => {
+            match self.decoder.next()?.map(M::meaning) {
+                Some(Meaning::Heartbeat) => self.heard = now,
+                Some(Meaning::Abort(reason)) => {
                     return Err(ChannelError::Aborted(super::message::one_line(&reason)));
                 }
-                Some(message) => {
+                Some(Meaning::Other(message)) => {
                     self.heard = now;
                     return Ok(Some(message));
                 }

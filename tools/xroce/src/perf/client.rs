@@ -10,8 +10,8 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
-use super::args::{ClientArgs, Compat};
-use super::channel::{Channel, ChannelError};
+use super::args::{ClientArgs, Compat, Poll};
+use super::channel::{Channel, ChannelError, SILENCE};
 use super::compat::{self, Job};
 use super::flow::Flow;
 use super::message::{Message, RemoteMemory, check_gid, one_line};
@@ -51,9 +51,16 @@ pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
         &args.port_args,
         Some(channel.local()),
         Client {
-            args,
-            plan: &plan,
-            channel: &mut channel,
+            session: Session {
+                plan: &plan,
+                channel: &mut channel,
+                mtu: args.what.mtu,
+                timeout: Duration::from_millis(args.what.timeout()),
+                poll: args.port_args.poll,
+                stats: args.what.stats,
+                progress: args.progress_json,
+            },
+            json: args.what.json,
             out,
         },
     )
@@ -101,19 +108,14 @@ fn connect(args: &ClientArgs) -> Result<TcpStream> {
 
 /// The rest of the work, for whichever port it turns out to be.
 struct Client<'a> {
-    args: &'a ClientArgs,
-    plan: &'a Plan,
-    channel: &'a mut Channel,
+    session: Session<'a>,
+    json: bool,
     out: &'a mut dyn Write,
 }
 
 impl Visitor for Client<'_> {
     fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
-        let result = self.measure(&mut node);
-        if let Err(e) = &result {
-            self.channel.abort(&format!("{e:#}"), clock::now());
-        }
-        let report = result?;
+        let report = self.session.run(&mut node)?;
         self.print(&report)?;
         match report.mismatches() {
             0 => Ok(()),
@@ -131,9 +133,39 @@ impl Visitor for Client<'_> {
     }
 }
 
-impl Client<'_> {
+/// A measurement against a server that was connected to.
+pub(crate) struct Session<'a> {
+    /// What to measure.
+    pub plan: &'a Plan,
+    /// The way to the server.
+    pub channel: &'a mut Channel,
+    /// Path MTU, if it is not to be the largest that both links carry.
+    pub mtu: Option<u32>,
+    /// How long the server may take to answer the first word.
+    pub timeout: Duration,
+    /// What to do when there is nothing to do.
+    pub poll: Poll,
+    /// Whether the report has every counter.
+    pub stats: bool,
+    /// Whether each finished step is told of on standard error.
+    pub progress: bool,
+}
+
+impl Session<'_> {
+    /// Measures; the server is told if this side gives up.
+    ///
+    /// # Errors
+    /// The conversation, the port or the queue pairs failed.
+    pub(crate) fn run<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
+        let result = self.measure(node);
+        if let Err(e) = &result {
+            self.channel.abort(&format!("{e:#}"), clock::now());
+        }
+        result
+    }
+
     fn measure<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
-        let own_mtu = own_path_mtu(node, self.args.what.mtu)?;
+        let own_mtu = own_path_mtu(node, self.mtu)?;
         let (server, server_port, path_mtu) = self.introduce(node, own_mtu)?;
         let gid = check_gid(server, node.local())?;
         let mut report = Report {
@@ -149,7 +181,7 @@ impl Client<'_> {
             stats: None,
         };
         let path = node.path(gid)?;
-        let mut flow = Flow::new(node, self.plan, self.args.port_args.poll)?;
+        let mut flow = Flow::new(node, self.plan, self.poll)?;
         let memory = self.exchange_memory(&flow, report.path_mtu)?;
         flow.set_remote(memory, path_mtu, path);
         let pattern = Pattern::new(self.plan.sizes.iter().copied().max().unwrap_or(0));
@@ -160,12 +192,12 @@ impl Client<'_> {
             let counters = talk.flow.counters();
             report.add(step, self.plan.shape(step), &outcome, counters);
             talk.flow.end_step();
-            if self.args.progress_json {
+            if self.progress {
                 progress(&step, &report);
             }
         }
         talk.say(&Message::Bye {})?;
-        report.stats = self.args.what.stats.then(|| talk.flow.stats());
+        report.stats = self.stats.then(|| talk.flow.stats());
         Ok(report)
     }
 
@@ -185,8 +217,7 @@ impl Client<'_> {
             },
             now,
         )?;
-        let patience = Duration::from_millis(self.args.what.timeout());
-        let reply = listen_only(self.channel, patience).map_err(|e| match e.downcast() {
+        let reply = listen_only(self.channel, self.timeout).map_err(|e| match e.downcast() {
             Ok(ChannelError::Silent(time)) => anyhow!(
                 "{} accepts connections but does not answer within {time}: it may be serving \
                  another client (try again), or it is not an xroce perf server",
@@ -206,7 +237,7 @@ impl Client<'_> {
         let theirs = PathMtu::for_link_mtu(link_mtu as usize);
         let mtu = match theirs {
             Some(theirs) if own <= theirs => own,
-            Some(theirs) if self.args.what.mtu.is_none() => theirs,
+            Some(theirs) if self.mtu.is_none() => theirs,
             _ => return Err(too_large(own, link_mtu as usize, "the server's", &port)),
         };
         Ok((gid, port, mtu))
@@ -220,14 +251,16 @@ impl Client<'_> {
         let memory = flow.memory();
         self.channel
             .send(&Message::Connect { path_mtu, memory }, clock::now())?;
-        match listen_only(self.channel, Channel::usual_silence())? {
+        match listen_only(self.channel, SILENCE)? {
             Message::Connected { memory: theirs } => Ok(theirs.check(memory.len)?),
             other => Err(unexpected(&other, "connected")),
         }
     }
+}
 
+impl Client<'_> {
     fn print(&mut self, report: &Report) -> Result<()> {
-        let text = if self.args.what.json {
+        let text = if self.json {
             serde_json::to_string(report)?
         } else {
             let stats = report.stats.as_ref().map(|s| format!("\n{}", s.table()));

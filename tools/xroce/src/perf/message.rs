@@ -21,8 +21,10 @@
 //! Every step has queue pairs of its own: nothing of one measurement lingers in the next.
 //! Either side may send `Abort` at any time, and sends `Heartbeat` when it has nothing to say.
 
+use std::marker::PhantomData;
 use std::net::IpAddr;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Gid, PathMtu, Psn, Qpn, RKey, Va};
 
@@ -38,6 +40,39 @@ pub(crate) const HEADER_LEN: usize = 12;
 pub(crate) const MAX_BODY: usize = 64 << 10;
 /// Longest text of a peer that is shown, in characters.
 const MAX_TEXT: usize = 1_000;
+
+/// The messages of one kind of conversation: what a channel carries.
+pub(crate) trait Language: Serialize + DeserializeOwned {
+    /// First bytes of every message.
+    const MAGIC: [u8; 4];
+    /// Version of the exchange; both sides must have the same.
+    const VERSION: u16;
+    /// Who speaks it, for messages to people.
+    const PROGRAM: &'static str;
+
+    /// Name for error messages.
+    fn name(&self) -> &'static str;
+
+    /// Says that this side is still there.
+    fn heartbeat() -> Self;
+
+    /// Says that this side cannot go on; the reason is made to fit.
+    fn abort(reason: &str) -> Self;
+
+    /// What it means to the channel.
+    fn meaning(self) -> Meaning<Self>;
+}
+
+/// What a message means to the channel that carries it.
+#[derive(Debug)]
+pub(crate) enum Meaning<M> {
+    /// The peer is still there.
+    Heartbeat,
+    /// The peer gave up, with its reason.
+    Abort(String),
+    /// For whoever uses the channel.
+    Other(M),
+}
 
 /// One message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -120,9 +155,12 @@ pub(crate) enum Message {
     },
 }
 
-impl Message {
-    /// Name for error messages.
-    pub(crate) fn name(&self) -> &'static str {
+impl Language for Message {
+    const MAGIC: [u8; 4] = MAGIC;
+    const VERSION: u16 = VERSION;
+    const PROGRAM: &'static str = "xroce perf";
+
+    fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "hello",
             Self::Accept { .. } => "accept",
@@ -138,10 +176,21 @@ impl Message {
         }
     }
 
-    /// An [`Message::Abort`] whose reason fits.
-    pub(crate) fn abort(reason: &str) -> Self {
+    fn heartbeat() -> Self {
+        Self::Heartbeat {}
+    }
+
+    fn abort(reason: &str) -> Self {
         Self::Abort {
             reason: one_line(reason),
+        }
+    }
+
+    fn meaning(self) -> Meaning<Self> {
+        match self {
+            Self::Heartbeat {} => Meaning::Heartbeat,
+            Self::Abort { reason } => Meaning::Abort(reason),
+            other => Meaning::Other(other),
         }
     }
 }
@@ -220,13 +269,23 @@ pub(crate) struct RemoteQp {
 #[non_exhaustive]
 pub(crate) enum BadMessage {
     /// The first bytes are not ours.
-    #[error("the peer is not xroce perf: it sent {0}")]
-    Magic(String),
+    #[error("the peer is not {program}: it sent {sent}")]
+    Magic {
+        /// Who was expected.
+        program: &'static str,
+        /// How its first message starts.
+        sent: String,
+    },
     /// Another version of the exchange.
     #[error(
-        "the peer speaks version {0} of the exchange, this is version {VERSION}: use the same xroce on both sides"
+        "the peer speaks version {theirs} of the exchange, this is version {ours}: use the same xroce on both sides"
     )]
-    Version(u16),
+    Version {
+        /// What its header says.
+        theirs: u16,
+        /// What this side speaks.
+        ours: u16,
+    },
     /// Reserved bits.
     #[error("the peer set reserved bits in a message header")]
     Reserved,
@@ -247,7 +306,8 @@ pub(crate) enum BadMessage {
 }
 
 impl BadMessage {
-    fn field(field: &'static str, value: impl ToString) -> Self {
+    /// A field that cannot be, with a value that fits on a line.
+    pub(crate) fn field(field: &'static str, value: impl ToString) -> Self {
         Self::Field {
             field,
             value: one_line(&value.to_string()),
@@ -344,15 +404,15 @@ pub(crate) fn one_line(text: &str) -> String {
 ///
 /// # Errors
 /// The message is too long, which no message of ours is.
-pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, BadMessage> {
+pub(crate) fn encode<M: Language>(message: &M) -> Result<Vec<u8>, BadMessage> {
     let body = serde_json::to_vec(message).map_err(|e| BadMessage::Json(e.to_string()))?;
     let len = u32::try_from(body.len()).unwrap_or(u32::MAX);
     if body.len() > MAX_BODY {
         return Err(BadMessage::Length(len));
     }
     let mut out = Vec::with_capacity(HEADER_LEN + body.len());
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&VERSION.to_be_bytes());
+    out.extend_from_slice(&M::MAGIC);
+    out.extend_from_slice(&M::VERSION.to_be_bytes());
     out.extend_from_slice(&[0, 0]);
     out.extend_from_slice(&len.to_be_bytes());
     out.extend_from_slice(&body);
@@ -360,12 +420,22 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, BadMessage> {
 }
 
 /// Bytes received and not yet understood.
-#[derive(Debug, Default)]
-pub(crate) struct Decoder {
+#[derive(Debug)]
+pub(crate) struct Decoder<M> {
     buf: Vec<u8>,
+    language: PhantomData<M>,
 }
 
-impl Decoder {
+impl<M> Default for Decoder<M> {
+    fn default() -> Self {
+        Self {
+            buf: Vec::new(),
+            language: PhantomData,
+        }
+    }
+}
+
+impl<M: Language> Decoder<M> {
     /// Appends what was received.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.buf.extend_from_slice(bytes);
@@ -381,19 +451,25 @@ impl Decoder {
     ///
     /// # Errors
     /// The bytes are not a message; the decoder is of no more use.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, BadMessage> {
-        let seen = self.buf.len().min(MAGIC.len());
-        if self.buf.get(..seen) != MAGIC.get(..seen) {
+    pub(crate) fn next(&mut self) -> Result<Option<M>, BadMessage> {
+        let seen = self.buf.len().min(M::MAGIC.len());
+        if self.buf.get(..seen) != M::MAGIC.get(..seen) {
             let start: Vec<u8> = self.buf.iter().copied().take(16).collect();
-            return Err(BadMessage::Magic(format!("\"{}\"", start.escape_ascii())));
+            return Err(BadMessage::Magic {
+                program: M::PROGRAM,
+                sent: format!("\"{}\"", start.escape_ascii()),
+            });
         }
         let Some(header) = self.buf.first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
         let [_, _, _, _, v0, v1, r0, r1, l0, l1, l2, l3] = *header;
         let version = u16::from_be_bytes([v0, v1]);
-        if version != VERSION {
-            return Err(BadMessage::Version(version));
+        if version != M::VERSION {
+            return Err(BadMessage::Version {
+                theirs: version,
+                ours: M::VERSION,
+            });
         }
         if (r0, r1) != (0, 0) {
             return Err(BadMessage::Reserved);

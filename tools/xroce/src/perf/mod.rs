@@ -6,21 +6,21 @@
 
 mod answer;
 pub(crate) mod args;
-mod channel;
-mod client;
+pub(crate) mod channel;
+pub(crate) mod client;
 mod compat;
 mod congestion;
 mod flow;
-mod message;
-mod node;
+pub(crate) mod message;
+pub(crate) mod node;
 mod pattern;
 pub(crate) mod plan;
-mod port;
+pub(crate) mod port;
 pub(crate) mod raw;
 pub(crate) mod report;
-mod server;
+pub(crate) mod server;
 mod stats;
-mod talk;
+pub(crate) mod talk;
 mod traffic;
 
 use std::io::Write;

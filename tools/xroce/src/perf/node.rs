@@ -8,8 +8,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow};
 use xroce_engine::{Engine, EngineConfig};
-use xroce_net::addressing::Addressing;
+use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::{Datapath, Link};
+use xroce_net::gids::GidEntry;
 use xroce_proto::memory::Pd;
 use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq};
@@ -81,10 +82,38 @@ impl<D: Datapath> Node<D> {
             return Ok(());
         }
         self.next_look = now + LOOK;
+        self.events(&mut |_| {})
+    }
+
+    /// Tells the engine what happened to addresses and link since the last look, and `each` too.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub(crate) fn events(&mut self, each: &mut impl FnMut(&PathEvent)) -> Result<()> {
         let (addressing, engine) = (&mut self.place.addressing, &mut self.engine);
+        let mut both = |event| {
+            engine.apply(&event);
+            each(&event);
+        };
         addressing
-            .poll(&mut |event| engine.apply(&event))
+            .poll(&mut both)
             .context("what happened to addresses and link")
+    }
+
+    /// The port itself. Nothing else moves it: the engine does only when it is polled.
+    pub(crate) fn port(&mut self) -> &mut D {
+        self.engine.port_mut()
+    }
+
+    /// The entry of the GID table that packets come from.
+    pub(crate) fn entry(&self) -> Option<&GidEntry> {
+        let index = self.place.attr.sgid_index;
+        self.place.addressing.gids().get(index)
+    }
+
+    /// The addresses of the port.
+    pub(crate) const fn addressing(&self) -> &Addressing {
+        &self.place.addressing
     }
 
     /// How fast queue pairs send.

@@ -12,7 +12,7 @@ use xroce_wire::newtypes::{Gid, PathMtu};
 
 use super::answer::Answer;
 use super::args::{Backend, Poll, ServerArgs};
-use super::channel::Channel;
+use super::channel::{Channel, SILENCE};
 use super::compat::{self, Job, Line};
 use super::flow::Flow;
 use super::message::{Message, check_gid, check_path_mtu, one_line};
@@ -247,7 +247,11 @@ fn announce(listener: &TcpListener, name: &str, out: &mut dyn Write) -> Result<(
     out.flush().context("cannot write to standard output")
 }
 
-fn accept(listener: &TcpListener) -> Result<TcpStream> {
+/// The next client, whenever it comes. Needs: a listener that does not block.
+///
+/// # Errors
+/// The user interrupts, or the listener is broken.
+pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     loop {
         stop::check()?;
         match listener.accept() {
@@ -264,7 +268,14 @@ fn accept(listener: &TcpListener) -> Result<TcpStream> {
 }
 
 /// One client from hello to bye.
-fn serve<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> Result<()> {
+///
+/// # Errors
+/// The conversation, the port or the queue pairs failed; the client was told.
+pub(crate) fn serve<D: Datapath>(
+    poll: Poll,
+    node: &mut Node<D>,
+    channel: &mut Channel,
+) -> Result<()> {
     let result = converse(poll, node, channel);
     if let Err(e) = &result {
         channel.abort(&format!("{e:#}"), clock::now());
@@ -274,7 +285,7 @@ fn serve<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> 
 
 fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> Result<()> {
     let (plan, peer) = greet(node, channel)?;
-    let (path_mtu, memory) = match listen_only(channel, Channel::usual_silence())? {
+    let (path_mtu, memory) = match listen_only(channel, SILENCE)? {
         Message::Connect { path_mtu, memory } => (check_path_mtu(path_mtu)?, memory),
         other => return Err(unexpected(&other, "connect")),
     };

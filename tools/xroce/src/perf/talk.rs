@@ -6,9 +6,9 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
-use super::channel::{Channel, ChannelError};
+use super::channel::{Channel, ChannelError, SILENCE};
 use super::flow::Flow;
-use super::message::Message;
+use super::message::{Language, Message};
 use crate::stop;
 
 /// The side channel is looked at this often: a read of an empty socket costs as much as a packet.
@@ -101,14 +101,14 @@ impl<'a, D: Datapath> Talk<'a, D> {
 ///
 /// # Errors
 /// The conversation is over, or the user interrupts.
-pub(crate) fn listen_only(channel: &mut Channel, patience: Duration) -> Result<Message> {
+pub(crate) fn listen_only<M: Language>(channel: &mut Channel<M>, patience: Duration) -> Result<M> {
     let start = clock::now();
     channel.allow_silence(patience, start);
     loop {
         stop::check()?;
         let now = clock::now();
         if let Some(message) = channel.poll(now)? {
-            channel.allow_silence(Channel::usual_silence(), now);
+            channel.allow_silence(SILENCE, now);
             return Ok(message);
         }
         if now.since(start) >= patience {
@@ -119,7 +119,7 @@ pub(crate) fn listen_only(channel: &mut Channel, patience: Duration) -> Result<M
 }
 
 /// The error for a message that does not belong where it came.
-pub(crate) fn unexpected(got: &Message, want: &'static str) -> anyhow::Error {
+pub(crate) fn unexpected(got: &impl Language, want: &'static str) -> anyhow::Error {
     ChannelError::Unexpected {
         got: got.name(),
         want,
