@@ -31,6 +31,11 @@ pub(crate) struct Answer<'t, 'a, D: Datapath> {
     posted: Vec<u64>,
     /// Messages answered (latency).
     answered: u64,
+    /// Messages that wait for their answer (latency).
+    owed: u64,
+    /// Answers that the client has not acknowledged: where acknowledgements are lost, it asks again
+    /// before the last answer is complete.
+    unsettled: u64,
     verified: u64,
     mismatches: u64,
     first: Option<String>,
@@ -64,6 +69,8 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
             received: per_qp.clone(),
             posted: per_qp,
             answered: 0,
+            owed: 0,
+            unsettled: 0,
             verified: 0,
             mismatches: 0,
             first: None,
@@ -178,14 +185,21 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
         for d in done.drain(..) {
             if d.received {
                 self.take_receive(d)?;
+            } else {
+                self.unsettled = self.unsettled.saturating_sub(1);
             }
         }
         self.done = done;
         if self.step.test == Test::Lat && self.step.op == Op::Write {
             let want = flag(self.answered);
             if self.talk.flow.last_byte(Area::Target, 0, 0, self.step.size) == want {
-                self.pong()?;
+                self.owed = 1;
             }
+        }
+        // The send queue takes one more than are outstanding at the client.
+        while self.owed > 0 && self.unsettled <= u64::from(self.shape.depth) {
+            self.owed -= 1;
+            self.pong()?;
         }
         Ok(())
     }
@@ -205,7 +219,8 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
             // The next message must find a receive as soon as the answer has left.
             (Test::Lat, _) => {
                 self.post_recv(d.qp)?;
-                self.pong()
+                self.owed += 1;
+                Ok(())
             }
             (Test::Bw, None) => self.post_recv(d.qp),
             (Test::Bw, Some(_)) => Ok(()),
@@ -221,6 +236,7 @@ impl<'t, 'a, D: Datapath> Answer<'t, 'a, D> {
             self.talk.flow.read(Area::Target, 0, 0, &mut self.buffer);
         }
         self.talk.flow.post(self.step, Area::Target, 0, n, true)?;
+        self.unsettled += 1;
         self.talk.flow.turn(clock::now())?;
         if self.verify {
             let end = if self.step.op == Op::Write {
