@@ -260,6 +260,7 @@ impl<'a, D: Datapath> Lab<'a, D> {
             packets,
             refused: refused.saturating_sub(refused_before),
             src_port: path.src_port,
+            hop_limit: self.own.ethernet.then_some(path.hop_limit),
             icmp: Vec::new(),
         })
     }
@@ -322,6 +323,7 @@ impl<'a, D: Datapath> Lab<'a, D> {
             packets: train.packets(),
             refused,
             src_port: self.own.other_port,
+            hop_limit: None,
             icmp: Vec::new(),
         })
     }

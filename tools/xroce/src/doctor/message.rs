@@ -245,6 +245,8 @@ pub(crate) struct Sent {
     pub refused: u64,
     /// UDP source port of all of them.
     pub src_port: u16,
+    /// TTL or hop limit of all of them, if this side writes it.
+    pub hop_limit: Option<u8>,
     /// What routers said about them.
     pub icmp: Vec<String>,
 }

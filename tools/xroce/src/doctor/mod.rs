@@ -239,7 +239,10 @@ fn listens(port: &PortArgs, args: &DoctorArgs, out: &mut dyn Write) -> Result<Re
     let listener = listen(args.listen.as_deref().unwrap_or_default())?;
     if !args.json {
         let tcp = listener.local_addr()?.port();
-        writeln!(out, "listening on TCP port {tcp}, waiting for xroce doctor")?;
+        writeln!(
+            out,
+            "listening on TCP port {tcp}, waiting for the other host"
+        )?;
         out.flush()?;
     }
     let mut channel = Channel::new(accept(&listener)?, clock::now())?;

@@ -106,6 +106,7 @@ pub(crate) enum Fault {
     /// No route, or no answer to ARP or neighbour discovery.
     Neighbour,
     /// Everything but UDP port 4791 arrives.
+    #[serde(rename = "udp_4791_blocked")]
     Udp4791Blocked,
     /// Nothing arrives.
     Unreachable,
@@ -175,7 +176,7 @@ pub(crate) struct Report {
     pub near_port: String,
     /// Port of the side that listened.
     pub far_port: String,
-    /// The worst state.
+    /// The worst state of what was checked.
     pub state: State,
     /// One for each check and side or direction.
     pub findings: Vec<Finding>,
@@ -232,9 +233,13 @@ impl Report {
             .iter()
             .filter(|f| matches!(f.state, State::Warning | State::Problem))
             .collect();
-        if wrong.is_empty() {
-            out += "Nothing is wrong with the path.\n";
-        }
+        let unchecked = self.findings.iter();
+        let unchecked = unchecked.filter(|f| f.state == State::NotChecked).count();
+        out += &match (wrong.len(), unchecked) {
+            (0, 0) => "Nothing is wrong with the path.\n".to_owned(),
+            (0, n) => format!("Nothing wrong was found; {n} checks were not possible.\n"),
+            _ => String::new(),
+        };
         for f in wrong {
             out += &format!(
                 "{}: {}, {}: {}\n",

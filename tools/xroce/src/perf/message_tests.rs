@@ -90,7 +90,7 @@ fn decode(bytes: &[u8]) -> Result<Option<Message>, BadMessage> {
 fn every_message_survives_the_trip_byte_by_byte() {
     let all = every_message();
     let stream: Vec<u8> = all.iter().flat_map(|m| encode(m).unwrap()).collect();
-    let mut d = Decoder::default();
+    let mut d = Decoder::<Message>::default();
     let mut got = Vec::new();
     for byte in stream {
         d.feed(&[byte]);
@@ -125,7 +125,7 @@ fn another_protocol_is_named() {
 fn header_fields_are_checked_before_the_body_is_kept() {
     assert_eq!(
         decode(b"XRPF\x00\x09\x00\x00\x00\x00\x00\x00"),
-        Err(BadMessage::Version(9))
+        Err(BadMessage::Version { theirs: 9, ours: 2 })
     );
     assert_eq!(
         decode(b"XRPF\x00\x02\x00\x01\x00\x00\x00\x00"),

@@ -36,6 +36,15 @@ impl Finished {
         }
     }
 
+    /// It failed as [`Finished::fails`] says, after it had printed that it listens.
+    #[track_caller]
+    pub(crate) fn fails_after_a_line(&self, words: &[&str]) {
+        assert_eq!(self.code, Some(1), "{self:#?}");
+        for word in words {
+            assert!(self.err.contains(word), "\"{word}\" is not in {self:#?}");
+        }
+    }
+
     /// It succeeded; returns the JSON on standard output.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! Reliable connections.
 
-use super::super::facts::{Connected, Direction, Facts, Rates};
+use super::super::facts::{Connected, Facts, Rates, Trial};
 use super::super::report::{Check, Fault, Finding, State};
 use super::{Why, fine, percent, unchecked, wrong};
 
@@ -32,38 +32,54 @@ pub(super) fn look(facts: &Facts, out: &mut Vec<Finding>) {
         }
     };
     let measured = words(rates);
-    let is_clean = [&facts.there, &facts.back].into_iter().all(is_clean);
-    let gaps = rates.sequence_naks * 1000 >= rates.packets.max(1) * NAKS;
-    let (state, why) = if rates.wrong > 0 {
+    match why(facts, rates) {
+        Some((state, why)) => out.push(wrong(check, &place, state, measured, why)),
+        None => out.push(fine(check, &place, measured)),
+    }
+}
+
+/// What the rates say that the probes did not, and what became of the queue pairs where these did.
+fn why(facts: &Facts, rates: &Rates) -> Option<(State, Why)> {
+    if rates.wrong > 0 {
         let why = Why {
             fault: Fault::WrongData,
             cause: "data is changed where no ICRC covers it: in the memory of a host".to_owned(),
             remedy: "test the memory of both hosts".to_owned(),
         };
-        (State::Problem, why)
-    } else if gaps && is_clean {
-        let why = Why {
+        return Some((State::Problem, why));
+    }
+    if rates.sequence_naks * 1000 < rates.packets.max(1) * NAKS {
+        return None;
+    }
+    let met = |what: fn(&Trial) -> u32| {
+        let trials = facts.there.many.iter().chain(&facts.back.many);
+        trials.map(what).any(|n| n > 0)
+    };
+    let known = if met(|t| t.heard.reordered) {
+        Some((Fault::Reordering, "reordering"))
+    } else if met(Trial::lost) {
+        Some((Fault::Loss, "loss"))
+    } else {
+        None
+    };
+    let why = match known {
+        Some((fault, name)) => Why {
+            fault,
+            cause: format!("the {name} that the probes met: each time a window is sent again"),
+            remedy: format!("mend the {name} first"),
+        },
+        None => Why {
             fault: Fault::LossUnderLoad,
-            cause: "nothing is lost at a low rate, but packets are sent again under load: a queue \
-                    on the way overflows without PFC or ECN, or a host cannot keep up"
+            cause: "nothing is lost at a low rate, but packets are missing under load: a queue on \
+                    the way overflows without PFC or ECN, or a host cannot keep up"
                 .to_owned(),
             remedy: "look at the discards of the switch ports on the way, at the PFC and ECN \
                      configuration of the RoCE class, and at the drops of both hosts (xroce perf \
                      --stats)"
                 .to_owned(),
-        };
-        (State::Warning, why)
-    } else {
-        out.push(fine(check, &place, measured));
-        return;
+        },
     };
-    out.push(wrong(check, &place, state, measured, why));
-}
-
-fn is_clean(d: &Direction) -> bool {
-    d.many
-        .iter()
-        .all(|t| t.lost() == 0 && t.heard.reordered == 0)
+    Some((State::Warning, why))
 }
 
 #[allow(clippy::cast_precision_loss, reason = "times for people")]

@@ -101,10 +101,14 @@ impl OneWay<'_> {
         let gid = self.from.gid;
         let translated = self.trials().find(|t| t.is_translated(gid));
         let Some(trial) = translated else {
-            let hops = self.trials().find_map(|t| t.heard.hop_limit);
             let port = self.d.reach.as_ref().map_or(0, |t| t.sent.src_port);
-            let hops = hops.map(|h| format!(", hop limit {h}")).unwrap_or_default();
-            let measured = format!("packets arrive from {gid}, UDP port {port}{hops}, as sent");
+            let routers = match self.routers() {
+                Some(0) => ", through no router".to_owned(),
+                Some(1) => ", through 1 router".to_owned(),
+                Some(n) => format!(", through {n} routers"),
+                None => String::new(),
+            };
+            let measured = format!("as sent: from {gid}, UDP source port {port}{routers}");
             out.push(self.fine(check, measured));
             return;
         };
@@ -128,6 +132,13 @@ impl OneWay<'_> {
             remedy: NO_TRANSLATION.to_owned(),
         };
         out.push(self.wrong(check, State::Problem, measured, why));
+    }
+
+    /// Routers on the way, if both ends see the hop limit.
+    fn routers(&self) -> Option<u8> {
+        let trial = self.d.reach.as_ref()?;
+        let (sent, came) = (trial.sent.hop_limit?, trial.heard.hop_limit?);
+        sent.checked_sub(came)
     }
 
     /// Whether packets arrive unchanged.
