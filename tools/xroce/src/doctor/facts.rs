@@ -73,6 +73,12 @@ impl Direction {
         all.any(|t| t.is_translated(gid))
     }
 
+    /// Whether all of many packets arrive in order.
+    pub(crate) fn is_orderly(&self) -> bool {
+        let orderly = |t: &Trial| t.lost() == 0 && t.heard.reordered == 0;
+        self.many.iter().all(orderly)
+    }
+
     /// Whether packets of `gid` arrive with its address and a right ICRC.
     pub(crate) fn is_intact(&self, gid: IpAddr) -> bool {
         let trial = self.many.last().or(self.reach.as_ref());

@@ -82,7 +82,7 @@ impl<'a, D: Datapath> Lab<'a, D> {
         let addresses = node.addressing().gids().iter();
         let addresses = addresses.map(|(_, e)| e.gid.ip().to_canonical());
         let addresses = addresses.take(ADDRESSES_MAX).collect();
-        // Not one of those that the engine gives to its queue pairs, which count from below.
+        // Any number does: nobody but this side looks at it, the engine is not polled meanwhile.
         let qpn = 0x00f0_0000 | u32::try_from(run & 0xffff).unwrap_or(0);
         let ethernet = node.port().caps().link == Link::Ethernet;
         let own = End {

@@ -221,7 +221,8 @@ fn examine<D: Datapath>(
         let intact = facts.there.is_intact(facts.near.gid) && facts.back.is_intact(facts.far.gid);
         if let Some(mtu) = mtu.filter(|_| intact) {
             near.ask_to_measure()?;
-            facts.connected = match rc::measure(lab.node, to, mtu, poll) {
+            let verify = facts.there.is_orderly() && facts.back.is_orderly();
+            facts.connected = match rc::measure(lab.node, to, mtu, verify, poll) {
                 Ok(rates) => Connected::Measured(rates),
                 Err(e) => Connected::Failed(format!("{e:#}")),
             };

@@ -57,7 +57,7 @@ fn examined_between(faults: Faults, near_gid: &str, far_gid: &str) -> Option<Val
     let far = listening.finish();
     let report: Value =
         serde_json::from_str(&near.out).unwrap_or_else(|e| panic!("{e}: {near:#?}"));
-    println!("{}", far.out);
+    eprintln!("{}", far.out);
     let has_problem = report["state"] == "problem";
     assert_eq!(near.code, Some(i32::from(has_problem)), "{near:#?}");
     assert_eq!(far.code, near.code, "{far:#?}");
