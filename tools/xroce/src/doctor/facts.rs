@@ -6,6 +6,9 @@ use super::message::{End, Heard, Sent, Way};
 use super::probe::SHORTER_BY;
 use super::train::Train;
 
+/// Percentage of losses above which reliable connections take seconds for a message.
+const HOPELESS: u64 = 5;
+
 /// A train and what became of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
@@ -79,6 +82,12 @@ impl Direction {
         self.many.iter().all(orderly)
     }
 
+    /// Whether so much is lost that queue pairs would hardly get on.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        let hopeless = |t: &Trial| u64::from(t.lost()) * 100 > u64::from(t.sent.packets) * HOPELESS;
+        self.many.iter().any(hopeless)
+    }
+
     /// Whether packets of `gid` arrive with its address and a right ICRC.
     pub(crate) fn is_intact(&self, gid: IpAddr) -> bool {
         let trial = self.many.last().or(self.reach.as_ref());
@@ -105,8 +114,8 @@ pub(crate) enum Connected {
     Measured(Rates),
     /// They failed, in words.
     Failed(String),
-    /// They were not tried: packets do not arrive intact.
-    NotTried,
+    /// They were not tried, for this reason.
+    NotTried(&'static str),
 }
 
 /// Rates of RC WRITE from the side that connects to the other.
@@ -167,7 +176,7 @@ impl Facts {
             far_way: None,
             there: Direction::default(),
             back: Direction::default(),
-            connected: Connected::NotTried,
+            connected: Connected::NotTried("packets do not arrive intact in both directions"),
         }
     }
 

@@ -219,7 +219,9 @@ fn examine<D: Datapath>(
         near.examine(&mut facts)?;
         let mtu = facts.there.path_mtu().min(facts.back.path_mtu());
         let intact = facts.there.is_intact(facts.near.gid) && facts.back.is_intact(facts.far.gid);
-        if let Some(mtu) = mtu.filter(|_| intact) {
+        if facts.there.is_hopeless() || facts.back.is_hopeless() {
+            facts.connected = Connected::NotTried("too many packets are lost");
+        } else if let Some(mtu) = mtu.filter(|_| intact) {
             near.ask_to_measure()?;
             let verify = facts.there.is_orderly() && facts.back.is_orderly();
             facts.connected = match rc::measure(lab.node, to, mtu, verify, poll) {

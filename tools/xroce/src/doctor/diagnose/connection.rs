@@ -4,9 +4,11 @@ use super::super::facts::{Connected, Facts, Rates, Trial};
 use super::super::report::{Check, Fault, Finding, State};
 use super::{Why, fine, percent, unchecked, wrong};
 
-/// Sequence NAKs per thousand packets from which on something is lost under load. Packets sent again
-/// after a timeout do not count: a busy host is late with its answers.
+/// Sequence NAKs per thousand packets from which on something is lost under load.
 const NAKS: u64 = 1;
+/// Timeouts that mean the same if more than one packet of a hundred was sent again: a busy host may be
+/// late with an answer or two.
+const TIMEOUTS: u64 = 5;
 
 /// What they did.
 pub(super) fn look(facts: &Facts, out: &mut Vec<Finding>) {
@@ -25,8 +27,7 @@ pub(super) fn look(facts: &Facts, out: &mut Vec<Finding>) {
             out.push(wrong(check, &place, State::Problem, text.clone(), why));
             return;
         }
-        Connected::NotTried => {
-            let why = "packets do not arrive intact in both directions";
+        Connected::NotTried(why) => {
             out.push(unchecked(check, &place, why));
             return;
         }
@@ -48,7 +49,9 @@ fn why(facts: &Facts, rates: &Rates) -> Option<(State, Why)> {
         };
         return Some((State::Problem, why));
     }
-    if rates.sequence_naks * 1000 < rates.packets.max(1) * NAKS {
+    let naks = rates.sequence_naks * 1000 >= rates.packets.max(1) * NAKS;
+    let timeouts = rates.timeouts >= TIMEOUTS && rates.retransmissions * 100 > rates.packets;
+    if !naks && !timeouts {
         return None;
     }
     let met = |what: fn(&Trial) -> u32| {

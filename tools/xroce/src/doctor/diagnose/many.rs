@@ -11,8 +11,6 @@ use super::{OneWay, Why, percent};
 const SUFFERS: u64 = 1;
 /// An accident that befell more of one train than this share, in thousandths, is worth a warning.
 const GRAVE: u64 = 5;
-/// Packets of a gap from which on losses come in bursts.
-const BURST: u32 = 4;
 
 /// How often something happened.
 struct Counted {
@@ -50,6 +48,12 @@ fn count(trials: &[Trial], what: impl Fn(&Trial) -> u32) -> Counted {
     }
 }
 
+/// Whether losses come in bursts. The mean gap of independent losses with probability p is 1/(1 - p);
+/// half as long again is none.
+fn is_bursty(lost: &Counted, gaps: u64) -> bool {
+    2 * lost.packets * lost.of.saturating_sub(lost.packets) > 3 * gaps * lost.of
+}
+
 impl OneWay<'_> {
     fn counted(&self, what: impl Fn(&Trial) -> u32, words: &str) -> (Counted, String) {
         let c = count(&self.d.many, what);
@@ -78,7 +82,7 @@ impl OneWay<'_> {
             measured += &format!("; {drops}");
         }
         if c.state != State::Ok {
-            let cause = if longest >= BURST {
+            let cause = if is_bursty(&c, gaps) {
                 "in bursts: a queue on the way overflows because PFC or ECN do not hold the \
                  senders back, or a link goes up and down"
             } else {
