@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::io::Write;
+use std::net::{Shutdown, TcpStream};
+
 use common::{Running, command, xroce};
 use serde_json::Value;
 
@@ -62,6 +65,66 @@ fn a_program_of_another_kind_is_named() {
     ));
     assert_eq!(perf.code, Some(1), "{perf:#?}");
     far.finish().fails_after_a_line(&["not xroce doctor"]);
+}
+
+/// Header and body of a message.
+fn framed(version: u8, length: u32, body: &str) -> Vec<u8> {
+    let mut bytes = b"XRDR\x00".to_vec();
+    bytes.extend([version, 0, 0]);
+    bytes.extend(length.to_be_bytes());
+    bytes.extend(body.as_bytes());
+    bytes
+}
+
+fn message(body: &str) -> Vec<u8> {
+    framed(1, u32::try_from(body.len()).unwrap(), body)
+}
+
+#[test]
+fn a_hostile_peer_is_turned_away_with_the_reason() {
+    let hello = r#"{"type":"hello","run":1,"end":{"gid":"127.0.7.7","addresses":[],"port":"x",
+        "ethernet":false,"up":true,"link_mtu":1500,"queues":0,"qpn":77,"other_port":9,
+        "trouble":null}}"#;
+    let train = |groups: &str, rate: u32| {
+        let train = format!(
+            r#"{{"type":"send","train":{{"number":1,"carrier":"roce","groups":{groups},
+            "rate":{rate},"class":0}}}}"#
+        );
+        [message(hello), message(&train)].concat()
+    };
+    for (bytes, words) in [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "not xroce doctor"),
+        (framed(9, 0, ""), "version 9"),
+        (framed(1, u32::MAX, ""), "4294967295 bytes"),
+        (message("{}"), "cannot be understood"),
+        (
+            message(r#"{"type":"measure"}"#),
+            "\"measure\" where \"hello\"",
+        ),
+        (message(&hello.replace("77,", "1,")), "queue pair number"),
+        (
+            message(&hello.replace("127.0.7.7", "224.0.0.1")),
+            "RoCE address",
+        ),
+        (
+            train(r#"[{"payload":64,"count":4294967295}]"#, 1000),
+            "number of packets",
+        ),
+        (
+            train(r#"[{"payload":65000,"count":1}]"#, 1000),
+            "payload of a probe",
+        ),
+        (train("[]", 0), "rate of probes"),
+        ([message(hello), message(hello)].concat(), "\"hello\" where"),
+    ] {
+        let (doctor, at) = listening("127.0.7.8", "");
+        let mut peer = TcpStream::connect(&at).unwrap();
+        peer.write_all(&bytes).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        let done = doctor.finish();
+        assert_eq!(done.err.lines().count(), 1, "{done:#?}");
+        done.fails_after_a_line(&[words]);
+    }
 }
 
 #[test]
