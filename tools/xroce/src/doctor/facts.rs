@@ -154,6 +154,8 @@ pub(crate) struct Facts {
     pub near: End,
     /// The side that listened.
     pub far: End,
+    /// Whether the side channel runs between the same addresses, so that TCP gets through.
+    pub tcp_passes: bool,
     /// How frames get from the near side to the far one; `None` if that was not tried.
     pub near_way: Option<Way>,
     /// The way back.
@@ -172,6 +174,7 @@ impl Facts {
         Self {
             near,
             far,
+            tcp_passes: false,
             near_way: None,
             far_way: None,
             there: Direction::default(),

@@ -59,7 +59,8 @@ const ECT0: u8 = 2;
 #[command(after_help = "\
 One host runs `xroce doctor --listen --dev IF`, the other `xroce doctor HOST --dev IF`; both print what \
 was found, and exit with status 1 if RDMA cannot work. About 15 seconds at most. Without AF_XDP --udp \
-ADDR checks what a UDP socket sees, and says what it does not.")]
+ADDR checks what a UDP socket sees, and says what it does not. Probes are ECT(0) with the DSCP of \
+--traffic-class, or 26 if that is 0.")]
 pub(crate) struct DoctorArgs {
     /// The other host, where `xroce doctor --listen` runs, as HOST or HOST:PORT (TCP)
     #[arg(value_name = "HOST[:PORT]", required_unless_present = "listen")]
@@ -74,7 +75,7 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub json: bool,
-    /// The port; with --traffic-class 0 probes have DSCP 26. Their ECN is always ECT(0).
+    /// The port.
     #[command(flatten)]
     pub port_args: PortArgs,
 }
@@ -210,6 +211,8 @@ fn examine<D: Datapath>(
     lab.channel.allow_silence(SILENCE, clock::now());
     lab.peer = Some(far.clone());
     let mut facts = Facts::new(own, far);
+    let between = (lab.channel.local(), to.ip().to_canonical());
+    facts.tcp_passes = between == (facts.near.gid, facts.far.gid);
     if facts.is_pair() {
         let mut near = Near {
             lab: &mut lab,
@@ -325,7 +328,7 @@ fn attend<D: Datapath>(
     })
 }
 
-/// "host", "host:port", "::1" or "[::1]:port" in two parts.
+/// `host`, `host:port`, `::1` or `[::1]:port` in two parts.
 fn split(text: &str) -> Result<(&str, u16)> {
     let port = |port: &str| {
         let wrong = || format!("\"{port}\" is no TCP port");

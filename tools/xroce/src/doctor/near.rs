@@ -1,12 +1,12 @@
 //! The side that connects: decides what is sent, asks what came, and says what it means.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use xroce_net::datapath::Datapath;
 use xroce_wire::newtypes::PathMtu;
 
 use super::facts::{Direction, Edge, Facts, Trial};
 use super::lab::Lab;
-use super::message::{Message, Way};
+use super::message::{Heard, Message, Sent, Way};
 use super::probe::{self, PAYLOAD_MIN, SHORTER_BY};
 use super::train::{Carrier, Group, Train};
 use crate::perf::talk::unexpected;
@@ -182,7 +182,7 @@ impl<D: Datapath> Near<'_, '_, D> {
         Ok(Trial { train, sent, heard })
     }
 
-    fn send(&mut self, train: &Train) -> Result<(super::message::Sent, super::message::Heard)> {
+    fn send(&mut self, train: &Train) -> Result<(Sent, Heard)> {
         self.lab.say(&Message::Expect {
             train: train.clone(),
         })?;
@@ -206,7 +206,7 @@ impl<D: Datapath> Near<'_, '_, D> {
         self.lab.say(&Message::Measure {})?;
         match self.lab.listen()? {
             Message::Ready {} => Ok(()),
-            other => bail!(unexpected(&other, "ready")),
+            other => Err(unexpected(&other, "ready")),
         }
     }
 }

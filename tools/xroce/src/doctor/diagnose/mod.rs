@@ -70,6 +70,8 @@ struct OneWay<'f> {
     from: &'f End,
     /// Where they go.
     to: &'f End,
+    /// Whether TCP passes between the same addresses.
+    tcp_passes: bool,
     /// "10.0.0.1 to 10.0.0.2".
     place: String,
 }
@@ -83,6 +85,7 @@ fn ways(facts: &Facts) -> [OneWay<'_>; 2] {
         reverse,
         from,
         to,
+        tcp_passes: facts.tcp_passes,
         place: format!("{} to {}", from.gid, to.gid),
     })
 }

@@ -30,6 +30,9 @@ impl OneWay<'_> {
             let port = self.to.other_port;
             let measured = format!("{nothing}, but {came} of {sent} to UDP port {port} did");
             (measured, self.blocked(reach))
+        } else if self.tcp_passes {
+            let measured = format!("{nothing}, none to another UDP port either, but TCP passes");
+            (measured, self.blocked(reach))
         } else {
             let measured = format!("{nothing}, and none to another UDP port either");
             (measured, self.unreachable(reach))

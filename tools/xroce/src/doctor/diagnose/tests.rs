@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::super::facts::{Connected, Edge, Facts, Rates, Trial};
+use super::super::facts::{Connected, Direction, Edge, Facts, Rates, Trial};
 use super::super::message::{ClassSeen, End, Heard, Sent, SourceSeen, Way};
 use super::super::near::payload_of;
 use super::super::probe::PAYLOAD_MIN;
@@ -70,12 +70,12 @@ fn trial(from: &str, groups: &[(u32, u32)]) -> Trial {
     }
 }
 
-fn direction(from: &str) -> super::super::facts::Direction {
+fn direction(from: &str) -> Direction {
     let sizes = PathMtu::ALL.map(|m| (payload_of(m), 20));
     let mut other = trial(from, &[(PAYLOAD_MIN, 20)]);
     other.sent.src_port = 40_000;
     other.heard.sources[0].port = 40_000;
-    super::super::facts::Direction {
+    Direction {
         other: Some(other),
         reach: Some(trial(from, &[(PAYLOAD_MIN, 20)])),
         sizes: Some(trial(from, &sizes)),
@@ -177,7 +177,7 @@ fn gids_of_two_kinds_and_what_would_do_instead() {
 fn a_neighbour_that_does_not_answer() {
     let mut facts = facts();
     facts.near_way = Some(Way::None("10.0.0.2 does not answer ARP on eth0".to_owned()));
-    facts.there = super::super::facts::Direction::default();
+    facts.there = Direction::default();
     facts.connected = Connected::NotTried("packets do not arrive intact");
     let expected = [(Check::Neighbour, State::Problem, Fault::Neighbour)];
     says(
@@ -206,6 +206,12 @@ fn a_firewall_is_told_apart_from_no_way_at_all() {
     silence(&mut facts.there.other);
     let nothing = [(Check::Reachability, State::Problem, Fault::Unreachable)];
     says(&facts, &nothing, &["none to another UDP port"]);
+    facts.tcp_passes = true;
+    says(
+        &facts,
+        &blocked,
+        &["none to another UDP port either, but TCP passes"],
+    );
 }
 
 #[test]
