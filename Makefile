@@ -18,8 +18,8 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench hop sim paper fuzz \
-    interop interop-build interop-smoke interop-rate clean
+.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench boundary daemon-soak hop sim paper fuzz \
+    interop interop-build interop-daemon interop-smoke interop-rate clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,16 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 	$(CARGO) bench --locked $(FLAGS) --bench micro
 	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
+boundary: setup-test ## the same traffic over an engine in this process and through a daemon
+	$(CARGO) bench --locked $(FLAGS) --bench boundary
+
+# Rounds of each kind of harm, and processes of the crowd.
+ROUNDS ?= 1000
+CROWD ?= 1000
+daemon-soak: setup-test ## a daemon among processes that die, scribble, stall, come and go: ROUNDS (1000) of each
+	XROCE_DAEMON_ROUNDS=$(ROUNDS) XROCE_DAEMON_CROWD=$(CROWD) \
+	    $(CARGO) test --locked --release $(FLAGS) --test daemon -- --nocapture --test-threads 1
+
 hop: setup-test ## incast and loss over real frames: the tables of docs/congestion.md
 	$(CARGO) bench --locked $(FLAGS) --bench hop -- $(BENCH)
 
@@ -98,8 +108,12 @@ interop-build: setup-interop
 interop: interop-build ## xroce against rdma_rxe in a virtual machine: everything, on two kernels
 	@target/release/xroce-interop --document docs/interop.md $(INTEROP)
 
-interop-smoke: interop-build ## a handful of that, on one kernel
+interop-daemon: interop-build ## the same with a daemon and a process attached to it in place of xroce's engine
+	@target/release/xroce-interop --daemon $(INTEROP)
+
+interop-smoke: interop-build ## a handful of that, on one kernel, without and with a daemon
 	@target/release/xroce-interop --smoke $(INTEROP)
+	@target/release/xroce-interop --smoke --daemon $(INTEROP)
 
 interop-rate: interop-build ## rxe and xroce between two virtual machines, side by side
 	@target/release/xroce-interop rate $(INTEROP)

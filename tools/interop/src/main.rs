@@ -68,6 +68,9 @@ struct Cli {
     /// Where report and captures go
     #[arg(long, value_name = "DIR", default_value = REPORT)]
     report: PathBuf,
+    /// Our end is a device of the daemon instead of an engine of its own
+    #[arg(long)]
+    daemon: bool,
     /// Keep the captures of all scenarios
     #[arg(long)]
     keep: bool,
@@ -192,6 +195,7 @@ fn run_all(cli: &Cli, scenarios: &[scenario::Scenario], dir: &Path) -> Result<Re
             count: cli.programs,
             seed: cli.program_seed,
         },
+        daemon: cli.daemon,
     };
     let mut report = Report {
         machine: String::new(),

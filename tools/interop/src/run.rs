@@ -36,6 +36,8 @@ pub(crate) struct Orders<'a> {
     pub accel: Accel,
     /// Random programs.
     pub programs: Programs,
+    /// Our end is a device of a daemon.
+    pub daemon: bool,
 }
 
 /// All scenarios that the orders name, on one kernel.
@@ -133,7 +135,13 @@ fn set_up(image: &Image, dir: &Path, orders: &Orders<'_>) -> Result<Stage> {
     })?;
     let command = guest_neighbours();
     vm.agent().exec(&command, PATIENCE)?.ok().context(command)?;
-    Ok(Stage::new(vm, fabric, orders.seed, orders.programs))
+    Ok(Stage::new(
+        vm,
+        fabric,
+        orders.seed,
+        orders.programs,
+        orders.daemon,
+    ))
 }
 
 fn progress(len: u64) -> ProgressBar {

@@ -104,7 +104,7 @@ fn rules(lossy: bool) -> Vec<Rule> {
 fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
     let newer = !stage.vm.release().starts_with("6.1.");
     let count = (stage.programs.count * share.percent).div_ceil(100).max(1);
-    let pair = loop_ends();
+    let pair = loop_ends()?;
     let mut used: BTreeMap<&'static str, u64> = BTreeMap::new();
     let (mut requests, mut stops, mut unfinished) = (0, 0, 0);
     stage.start(&rules(share.lossy));

@@ -115,6 +115,8 @@ pub(crate) type Play = Box<dyn Fn(&mut Stage, &Scenario) -> Result<Outcome>>;
 
 /// Where scenarios play.
 pub(crate) struct Stage {
+    /// Our end is a device of a daemon.
+    daemon: bool,
     /// The machine with rxe.
     pub vm: Vm,
     /// The cable.
@@ -140,8 +142,9 @@ pub(crate) struct Programs {
 
 impl Stage {
     /// With nothing open.
-    pub(crate) fn new(vm: Vm, fabric: Fabric, seed: u64, programs: Programs) -> Self {
+    pub(crate) fn new(vm: Vm, fabric: Fabric, seed: u64, programs: Programs, daemon: bool) -> Self {
         Self {
+            daemon,
             programs,
             vm,
             fabric,
@@ -161,7 +164,7 @@ impl Stage {
     /// Our end alone: the machine need not answer.
     fn ours(&mut self) -> Result<&mut Xroce> {
         if self.xroce.is_none() {
-            self.xroce = Some(Xroce::open(&self.fabric.netns)?);
+            self.xroce = Some(Xroce::open(&self.fabric.netns, self.daemon)?);
         }
         self.xroce.as_mut().context("engine")
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use xroce_engine::clock;
+use xroce_engine::{Engine, EngineConfig, clock};
 use xroce_net::sim::{LoopConfig, LoopPort, loop_pair};
 use xroce_wire::newtypes::{Gid, MacAddr};
 
@@ -23,14 +23,14 @@ const MACS: [MacAddr; 2] = [
 
 /// Both engines.
 pub(crate) struct Pair {
-    nics: [Nic<LoopPort>; 2],
+    nics: [Nic<Engine<LoopPort>>; 2],
 }
 
 impl Pair {
     /// One turn of each.
     fn turn(&mut self) -> Result<()> {
         for nic in &mut self.nics {
-            nic.engine.poll_once(clock::now()).context("pipe")?;
+            nic.device.poll_once(clock::now()).context("pipe")?;
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Pair {
 pub(crate) type LoopPair = RefCell<Pair>;
 
 /// Two engines, connected.
-pub(crate) fn loop_ends() -> LoopPair {
+pub(crate) fn loop_ends() -> Result<LoopPair> {
     let (a, b) = loop_pair(&LoopConfig::default());
     let station = |host: u8, at: usize| Station {
         mac: MACS[at],
@@ -48,9 +48,13 @@ pub(crate) fn loop_ends() -> LoopPair {
         peer: 3 - host,
         next: Ok(MACS[1 - at]),
     };
-    RefCell::new(Pair {
-        nics: [Nic::new(a, station(1, 0)), Nic::new(b, station(2, 1))],
-    })
+    let engine = |port| Engine::new(port, EngineConfig::default());
+    Ok(RefCell::new(Pair {
+        nics: [
+            Nic::new(engine(a), station(1, 0))?,
+            Nic::new(engine(b), station(2, 1))?,
+        ],
+    }))
 }
 
 /// One of them.
@@ -65,7 +69,7 @@ impl<'p> Looped<'p> {
         [0, 1].map(|at| Self { pair, at })
     }
 
-    fn with<T>(&self, job: impl FnOnce(&mut Nic<LoopPort>) -> T) -> T {
+    fn with<T>(&self, job: impl FnOnce(&mut Nic<Engine<LoopPort>>) -> T) -> T {
         job(&mut self.pair.borrow_mut().nics[self.at])
     }
 
@@ -73,7 +77,7 @@ impl<'p> Looped<'p> {
     fn until<T>(
         &mut self,
         timeout: Duration,
-        mut look: impl FnMut(&mut Nic<LoopPort>) -> Result<(T, bool)>,
+        mut look: impl FnMut(&mut Nic<Engine<LoopPort>>) -> Result<(T, bool)>,
     ) -> Result<T> {
         let until = crate::clock::now() + timeout;
         loop {

@@ -1,6 +1,7 @@
-//! Our end: an engine over AF_XDP on the tap, in a thread of its own inside the namespace; or two
-//! engines with nothing but a pipe between them.
+//! Our end: an engine over AF_XDP on the tap, in a thread of its own inside the namespace; the same
+//! in a daemon, to which this process attaches; or two engines with nothing but a pipe between them.
 
+mod device;
 mod looped;
 mod nic;
 
@@ -10,17 +11,20 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use xroce_engine::{PollMode, Poller, clock};
+use xroce_engine::{Engine, EngineConfig, PollMode, Poller, clock};
+use xroce_net::addressing::Addressing;
+use xroce_net::gids::GidEntry;
 use xroce_net::neigh;
 use xroce_net::xdp::{XdpConfig, XdpPort};
 use xroce_testnet::Netns;
-use xroce_wire::newtypes::Gid;
+use xroce_wire::newtypes::{Gid, MacAddr};
 
 use super::{
     AhId, Bind, Bound, Connect, CqId, End, Happened, Mr, MrId, Mw, QpId, QpSpec, Recv, Send, SrqId,
     Wc,
 };
-use crate::fabric::{DEV, Route};
+use crate::fabric::{DEV, Route, VLAN, VM_MAC};
+use device::{Daemoned, Ours, Verbs};
 use nic::{Nic, Station};
 
 pub(crate) use looped::{LoopPair, Looped, loop_ends};
@@ -31,8 +35,10 @@ const RING: u32 = 4_096;
 const LOOK: Duration = Duration::from_micros(200);
 /// Host number in our addresses.
 const HOST: u8 = 1;
+/// The machine's.
+const PEER: u8 = 2;
 
-type Job = Box<dyn FnOnce(&mut Nic<XdpPort>) + std::marker::Send>;
+type Job = Box<dyn FnOnce(&mut Nic<Ours>) + std::marker::Send>;
 
 /// A software RNIC.
 pub(crate) struct Xroce {
@@ -41,14 +47,14 @@ pub(crate) struct Xroce {
 }
 
 impl Xroce {
-    /// Opens the tap in `netns`.
+    /// Opens the tap in `netns`, in a daemon if `daemon`.
     ///
     /// # Errors
     /// AF_XDP does not work here.
-    pub(crate) fn open(netns: &Netns) -> Result<Self> {
+    pub(crate) fn open(netns: &Netns, daemon: bool) -> Result<Self> {
         let (jobs, todo) = channel::<Job>();
         let (ready, opened) = channel();
-        let nic = netns.run(open)?;
+        let nic = netns.run(|| open(daemon))?;
         let name = netns.name().to_owned();
         let thread = thread::Builder::new()
             .name("engine".to_owned())
@@ -71,7 +77,7 @@ impl Xroce {
     /// Runs `job` in the thread of the engine.
     fn with<T: std::marker::Send + 'static>(
         &mut self,
-        job: impl FnOnce(&mut Nic<XdpPort>) -> T + std::marker::Send + 'static,
+        job: impl FnOnce(&mut Nic<Ours>) -> T + std::marker::Send + 'static,
     ) -> Result<T> {
         let (done, result) = channel();
         let jobs = self.jobs.as_ref().context("the engine is closed")?;
@@ -96,10 +102,7 @@ impl Xroce {
 
     /// Packets since the start whose ICRC was wrong, or whose form already was.
     pub(crate) fn damaged(&mut self) -> Result<u64> {
-        self.with(|nic| {
-            let stats = nic.engine.stats();
-            stats.icrc_errors + stats.bad_packets
-        })
+        self.with(|nic| nic.device.damaged())
     }
 }
 
@@ -114,9 +117,16 @@ impl Drop for Xroce {
 }
 
 /// The loop of the thread: jobs, then the engine.
-fn turn(mut nic: Nic<XdpPort>, jobs: &Receiver<Job>) -> Result<()> {
+fn turn(mut nic: Nic<Ours>, jobs: &Receiver<Job>) -> Result<()> {
     let mut poller = Poller::new(PollMode::Adaptive);
     loop {
+        if matches!(nic.device, Ours::Daemon(_)) {
+            // Moves by itself.
+            match jobs.recv() {
+                Ok(job) => job(&mut nic),
+                Err(_) => return Ok(()),
+            }
+        }
         loop {
             match jobs.try_recv() {
                 Ok(job) => job(&mut nic),
@@ -124,27 +134,63 @@ fn turn(mut nic: Nic<XdpPort>, jobs: &Receiver<Job>) -> Result<()> {
                 Err(TryRecvError::Disconnected) => return Ok(()),
             }
         }
-        poller.step(&mut nic.engine, clock::now()).context("port")?;
+        if let Ours::Engine(engine) = &mut nic.device {
+            poller.step(engine, clock::now()).context("port")?;
+        }
     }
 }
 
+/// All addresses of a host, with the VLAN of each.
+fn addresses(host: u8) -> [(Gid, Option<u16>); 4] {
+    let each = |v6, vlan: bool| {
+        let gid = Gid::from(Route { v6, vlan }.ip(host));
+        (gid, vlan.then_some(VLAN))
+    };
+    [
+        each(false, false),
+        each(true, false),
+        each(false, true),
+        each(true, true),
+    ]
+}
+
+/// What the daemon has to know: nobody tells it what is in the VLAN, or where the machine is.
+fn addressing(mac: MacAddr, ifindex: u32) -> Addressing {
+    let entry = |(gid, vlan)| GidEntry {
+        gid,
+        ifindex,
+        ifname: DEV.to_owned(),
+        mac,
+        vlan,
+        link_local: false,
+    };
+    let own = addresses(HOST).map(entry);
+    let peer = addresses(PEER).map(|(gid, _)| (gid, MacAddr::new(VM_MAC)));
+    Addressing::given(own.into(), peer.into())
+}
+
 /// The engine on the tap.
-fn open() -> Result<Nic<XdpPort>> {
+fn open(daemon: bool) -> Result<Nic<Ours>> {
     let interface = neigh::interface(DEV)?;
-    let addresses =
-        [false, true].map(|v6| [false, true].map(|vlan| Gid::from(Route { v6, vlan }.ip(HOST))));
     let port = XdpPort::open(&XdpConfig {
         ring_size: RING,
-        addresses: addresses.concat(),
+        addresses: addresses(HOST).map(|(gid, _)| gid).into(),
         ..XdpConfig::new(DEV)
     })?;
     let station = Station {
         mac: interface.mac,
         host: HOST,
-        peer: 2,
+        peer: PEER,
         next: Err(interface.index),
     };
-    Ok(Nic::new(port, station))
+    let device = if daemon {
+        let addressing = addressing(interface.mac, interface.index);
+        Ours::Daemon(Box::new(Daemoned::start(port, addressing)?))
+    } else {
+        let engine = Engine::new(port, EngineConfig::default());
+        Ours::Engine(Box::new(engine))
+    };
+    Nic::new(device, station)
 }
 
 impl End for Xroce {

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use xroce_engine::{
-    Ah, Engine, EngineConfig, Mr as EngineMr, Mw as EngineMw, MwType, Source, UdDest,
-};
-use xroce_net::datapath::Datapath;
+use xroce_engine::{Ah, Mr as EngineMr, Mw as EngineMw, MwType, Range, Source, UdDest};
 use xroce_net::neigh;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Bind as BindAttr, Pd};
@@ -18,7 +15,7 @@ use xroce_proto::wc::{Completion, Cq, Srq, WcFlags};
 use xroce_proto::wr::{Data, Placement, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{Gid, MacAddr, Psn, QKey, Qpn, RKey, Va, VlanTci};
-use xroce_wire::path::AddressVector;
+use xroce_wire::path::{AddressVector, Flow};
 use xroce_wire::syndrome::RnrTimer;
 
 use super::super::pattern::pattern_bytes;
@@ -26,6 +23,7 @@ use super::super::{
     AhId, Bind, Bound, Connect, CqId, Happened, Mr, MrId, Mw, Op, Piece, QpId, QpSpec, Recv, Send,
     Service, SrqId, Subject, Wc, fnv1a,
 };
+use super::device::{Verbs, Way};
 use crate::fabric::{Route, VLAN, VM_MAC};
 
 /// How long a neighbour is waited for, in ms.
@@ -49,8 +47,8 @@ pub(super) struct Station {
 }
 
 /// An engine with what scenarios made of it.
-pub(super) struct Nic<D: Datapath> {
-    pub engine: Engine<D>,
+pub(super) struct Nic<V: Verbs> {
+    pub device: V,
     pd: Pd,
     station: Station,
     cqs: Vec<Cq>,
@@ -63,12 +61,11 @@ pub(super) struct Nic<D: Datapath> {
     past: Counters,
 }
 
-impl<D: Datapath> Nic<D> {
-    pub(super) fn new(port: D, station: Station) -> Self {
-        let mut engine = Engine::new(port, EngineConfig::default());
-        let pd = engine.alloc_pd();
-        Self {
-            engine,
+impl<V: Verbs> Nic<V> {
+    pub(super) fn new(mut device: V, station: Station) -> Result<Self> {
+        let pd = device.alloc_pd()?;
+        Ok(Self {
+            device,
             pd,
             station,
             cqs: Vec::new(),
@@ -78,7 +75,7 @@ impl<D: Datapath> Nic<D> {
             srqs: Vec::new(),
             mws: Vec::new(),
             past: Counters::default(),
-        }
+        })
     }
 
     /// A queue pair of a type, taken through `steps`.
@@ -96,9 +93,9 @@ impl<D: Datapath> Nic<D> {
             srq: spec.srq.map(|srq| self.shared(srq)).transpose()?,
             ..QpInit::rc(self.pd, cq(spec.send_cq)?, cq(spec.recv_cq)?)
         };
-        let qpn = self.engine.create_qp(&init)?;
+        let qpn = self.device.create_qp(&init)?;
         for step in steps {
-            self.engine.modify_qp(qpn, step)?;
+            self.device.modify_qp(qpn, step, None)?;
         }
         self.qps.push(Some(qpn));
         Ok((QpId(u32::try_from(self.qps.len() - 1)?), qpn.value()))
@@ -129,11 +126,11 @@ impl<D: Datapath> Nic<D> {
             .collect()
     }
 
-    pub(super) fn sums(&self) -> Counters {
-        self.qps
-            .iter()
+    pub(super) fn sums(&mut self) -> Counters {
+        let Self { qps, device, .. } = self;
+        qps.iter()
             .flatten()
-            .filter_map(|&qpn| self.engine.qp_counters(qpn))
+            .filter_map(|&qpn| device.counters(qpn))
             .fold(self.past, add)
     }
 
@@ -141,13 +138,17 @@ impl<D: Datapath> Nic<D> {
         let Some(qpn) = self.qps.get_mut(qp).and_then(Option::take) else {
             return Ok(());
         };
-        if let Some(counters) = self.engine.qp_counters(qpn) {
+        if let Some(counters) = self.device.counters(qpn) {
             self.past = add(self.past, counters);
         }
-        Ok(self.engine.destroy_qp(qpn)?)
+        self.device.destroy_qp(qpn)
     }
 
-    fn path(&self, route: Route, group: Option<Gid>, dest_qpn: u32) -> Result<AddressVector> {
+    fn way(&self, route: Route, group: Option<Gid>, flow: Flow) -> Result<Way> {
+        let dest_qpn = match flow {
+            Flow::Connected { peer, .. } => peer.value(),
+            Flow::Datagrams => 0,
+        };
         let local = route.ip(self.station.host);
         let peer = group.map_or_else(|| route.ip(self.station.peer), Gid::ip);
         let dst_mac = match (neigh::multicast_mac(peer), self.station.next) {
@@ -156,7 +157,7 @@ impl<D: Datapath> Nic<D> {
             (None, Err(ifindex)) => neigh::resolve(ifindex, local, peer, RESOLVE_MS)?,
         };
         let low = u16::try_from(dest_qpn & 0x3fff).unwrap_or(0);
-        Ok(AddressVector {
+        let av = AddressVector {
             src: Gid::from(local),
             dst: Gid::from(peer),
             src_mac: self.station.mac,
@@ -166,19 +167,29 @@ impl<D: Datapath> Nic<D> {
             hop_limit: 64,
             flow_label: 0,
             src_port: SRC_PORT_MIN | low,
-        })
+        };
+        Ok(Way { av, flow })
     }
 
     pub(super) fn connect(&mut self, qp: QpId, to: &Connect) -> Result<()> {
         let qpn = self.qpn(qp)?;
         let t = to.tuning;
-        let path = self.path(to.route, None, to.dest_qpn)?;
         let (dest, rq_psn) = (Qpn::new(to.dest_qpn), Psn::new(to.rq_psn));
+        let flow = Flow::Connected {
+            local: qpn,
+            peer: dest,
+        };
+        let way = self.way(to.route, None, flow)?;
+        let both = QpAttr {
+            path_mtu: Some(to.mtu),
+            dest_qpn: Some(dest),
+            rq_psn: Some(rq_psn),
+            ..QpAttr::state(QpState::Rtr)
+        };
         if to.service == Service::Uc {
-            let rtr = QpAttr::rtr_uc(path, to.mtu, dest, rq_psn);
-            self.engine.modify_qp(qpn, &rtr)?;
+            self.device.modify_qp(qpn, &both, Some(&way))?;
             let rts = QpAttr::rts_unreliable(Psn::new(to.sq_psn));
-            return Ok(self.engine.modify_qp(qpn, &rts)?);
+            return self.device.modify_qp(qpn, &rts, None);
         }
         let timer = RnrTimer::new(t.rnr_timer);
         let adaptive = || {
@@ -190,9 +201,9 @@ impl<D: Datapath> Nic<D> {
             max_dest_rd_atomic: Some(t.reads),
             reliability: t.adaptive.then(adaptive),
             min_rnr_timer: Some(timer.with_context(|| format!("RNR timer {}", t.rnr_timer))?),
-            ..QpAttr::rtr(path, to.mtu, dest, rq_psn)
+            ..both
         };
-        self.engine.modify_qp(qpn, &rtr)?;
+        self.device.modify_qp(qpn, &rtr, Some(&way))?;
         let rts = QpAttr {
             timeout: Some(t.timeout),
             retry_cnt: Some(t.retry),
@@ -200,7 +211,7 @@ impl<D: Datapath> Nic<D> {
             max_rd_atomic: Some(t.reads),
             ..QpAttr::rts(Psn::new(to.sq_psn))
         };
-        Ok(self.engine.modify_qp(qpn, &rts)?)
+        self.device.modify_qp(qpn, &rts, None)
     }
 
     pub(super) fn send(&mut self, qp: QpId, send: &Send) -> Result<()> {
@@ -253,7 +264,7 @@ impl<D: Datapath> Nic<D> {
                 data: Data::Sges(&sges),
             };
             match send.to {
-                None => self.engine.post_send(qpn, &wr)?,
+                None => self.device.post_send(qpn, &wr, None)?,
                 Some(to) => {
                     let ah = self.ahs.get(to.ah.0 as usize).copied();
                     let to = UdDest {
@@ -261,7 +272,7 @@ impl<D: Datapath> Nic<D> {
                         qpn: Qpn::new(to.qpn),
                         qkey: QKey::new(to.qkey),
                     };
-                    self.engine.post_datagram(qpn, &wr, &to)?;
+                    self.device.post_send(qpn, &wr, Some(&to))?;
                 }
             }
         }
@@ -270,18 +281,18 @@ impl<D: Datapath> Nic<D> {
 
     pub(super) fn recv(&mut self, qp: QpId, recv: &Recv) -> Result<()> {
         let qpn = self.qpn(qp)?;
-        self.receives(recv, |engine, wr| Ok(engine.post_recv(qpn, wr)?))
+        self.receives(recv, |device, wr| device.post_recv(qpn, wr))
     }
 
     pub(super) fn srq_recv(&mut self, srq: SrqId, recv: &Recv) -> Result<()> {
         let srq = self.shared(srq)?;
-        self.receives(recv, |engine, wr| Ok(engine.post_srq_recv(srq, wr)?))
+        self.receives(recv, |device, wr| device.post_srq_recv(srq, wr))
     }
 
     fn receives(
         &mut self,
         recv: &Recv,
-        mut post: impl FnMut(&mut Engine<D>, &RecvWr<'_>) -> Result<()>,
+        mut post: impl FnMut(&mut V, &RecvWr<'_>) -> Result<()>,
     ) -> Result<()> {
         for n in 0..u64::from(recv.count) {
             let sges = self.sges(&recv.pieces, n * recv.stride)?;
@@ -289,7 +300,7 @@ impl<D: Datapath> Nic<D> {
                 wr_id: recv.wr + n,
                 sges: &sges,
             };
-            post(&mut self.engine, &wr)?;
+            post(&mut self.device, &wr)?;
         }
         Ok(())
     }
@@ -300,7 +311,7 @@ impl<D: Datapath> Nic<D> {
             .get(cq.0 as usize)
             .with_context(|| format!("no completion queue {cq:?}"))?;
         let mut batch = vec![Completion::EMPTY; max];
-        let n = self.engine.poll_cq(cq, &mut batch);
+        let n = self.device.poll_cq(cq, &mut batch)?;
         batch.truncate(n);
         Ok(batch.iter().map(completion).collect())
     }
@@ -315,20 +326,20 @@ impl<D: Datapath> Nic<D> {
             self.destroy(qp)?;
         }
         for ah in self.ahs.drain(..) {
-            self.engine.destroy_ah(ah)?;
+            self.device.destroy_ah(ah)?;
         }
         for (mw, _) in self.mws.drain(..).flatten() {
-            self.engine.dealloc_mw(mw.id)?;
+            self.device.dealloc_mw(mw.id)?;
         }
         for srq in self.srqs.drain(..) {
-            self.engine.destroy_srq(srq)?;
+            self.device.destroy_srq(srq)?;
         }
         for cq in self.cqs.drain(..) {
-            self.engine.destroy_cq(cq)?;
+            self.device.destroy_cq(cq)?;
         }
         for (_, mr) in self.mrs.drain(..) {
             // An invalidated key is gone with its region.
-            let _ = self.engine.dereg_mr(mr.lkey);
+            let _ = self.device.dereg_mr(mr.lkey);
         }
         self.qps.clear();
         Ok(())
@@ -337,7 +348,13 @@ impl<D: Datapath> Nic<D> {
     pub(super) fn mr(&mut self, len: u64, access: u32) -> Result<Mr> {
         let region = Region::anonymous(usize::try_from(len)?)?;
         let access = Access::from_bits_truncate(access);
-        let mr = self.engine.reg_mr(self.pd, &region, access)?;
+        let range = Range {
+            region: &region,
+            offset: 0,
+            len,
+            iova: None,
+        };
+        let mr = self.device.reg_mr(self.pd, &range, access)?;
         self.mrs.push((region, mr));
         Ok(Mr {
             id: MrId(u32::try_from(self.mrs.len() - 1)?),
@@ -364,7 +381,7 @@ impl<D: Datapath> Nic<D> {
     }
 
     pub(super) fn cq(&mut self, depth: u32) -> Result<CqId> {
-        self.cqs.push(self.engine.create_cq(depth)?);
+        self.cqs.push(self.device.create_cq(depth)?);
         Ok(CqId(u32::try_from(self.cqs.len() - 1)?))
     }
 
@@ -387,14 +404,14 @@ impl<D: Datapath> Nic<D> {
     }
 
     pub(super) fn ah(&mut self, route: Route, group: Option<Gid>) -> Result<AhId> {
-        let path = self.path(route, group, 0)?;
-        self.ahs.push(self.engine.create_ah(self.pd, &path)?);
+        let way = self.way(route, group, Flow::Datagrams)?;
+        self.ahs.push(self.device.create_ah(self.pd, &way)?);
         Ok(AhId(u32::try_from(self.ahs.len() - 1)?))
     }
 
     pub(super) fn attach(&mut self, qp: QpId, group: Gid) -> Result<()> {
         let qpn = self.qpn(qp)?;
-        Ok(self.engine.attach_mcast(qpn, group)?)
+        self.device.attach_mcast(qpn, group)
     }
 
     pub(super) fn gid(&self, route: Route) -> Gid {
@@ -407,19 +424,19 @@ impl<D: Datapath> Nic<D> {
             max_sge: sges,
             limit: 0,
         };
-        self.srqs.push(self.engine.create_srq(self.pd, &attr)?);
+        self.srqs.push(self.device.create_srq(self.pd, &attr)?);
         Ok(SrqId(u32::try_from(self.srqs.len() - 1)?))
     }
 
     pub(super) fn srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<()> {
         let srq = self.shared(srq)?;
-        Ok(self.engine.modify_srq(srq, None, Some(limit))?)
+        self.device.arm_srq(srq, limit)
     }
 
     pub(super) fn events(&mut self) -> Vec<Happened> {
         let id = |at: Option<usize>| at.and_then(|at| u32::try_from(at).ok());
         let mut list = Vec::new();
-        while let Some(event) = self.engine.poll_event() {
+        while let Some(event) = self.device.poll_event() {
             let of = match event.source {
                 Source::Qp(qpn) => {
                     id(self.qps.iter().position(|q| *q == Some(qpn))).map(|n| Subject::Qp(QpId(n)))
@@ -439,7 +456,7 @@ impl<D: Datapath> Nic<D> {
 
     pub(super) fn mw(&mut self, type2: bool) -> Result<Mw> {
         let kind = if type2 { MwType::Type2 } else { MwType::Type1 };
-        let mw = self.engine.alloc_mw(self.pd, kind)?;
+        let mw = self.device.alloc_mw(self.pd, kind)?;
         self.mws.push(Some((mw, kind)));
         Ok(Mw {
             id: u32::try_from(self.mws.len() - 1)?,
@@ -459,7 +476,7 @@ impl<D: Datapath> Nic<D> {
         let slot = self.mws.get_mut(mw.id as usize).and_then(Option::as_mut);
         let (own, kind) = slot.with_context(|| format!("no memory window {mw:?}"))?;
         if *kind == MwType::Type1 {
-            let rkey = self.engine.bind_mw(own.id, &attr)?.value();
+            let rkey = self.device.bind_mw(own.id, &attr)?.value();
             return Ok(Bound {
                 rkey,
                 completes: false,
@@ -474,7 +491,8 @@ impl<D: Datapath> Nic<D> {
             flags: SendFlags::SIGNALED,
             data: Data::Sges(&[]),
         };
-        self.engine.post_send(self.qpn(qp)?, &wr)?;
+        let qpn = self.qpn(qp)?;
+        self.device.post_send(qpn, &wr, None)?;
         Ok(Bound {
             rkey: rkey.value(),
             completes: true,
@@ -484,22 +502,23 @@ impl<D: Datapath> Nic<D> {
     pub(super) fn free_mw(&mut self, mw: Mw) -> Result<()> {
         let slot = self.mws.get_mut(mw.id as usize).and_then(Option::take);
         let (own, _) = slot.with_context(|| format!("no memory window {mw:?}"))?;
-        Ok(self.engine.dealloc_mw(own.id)?)
+        self.device.dealloc_mw(own.id)
     }
 
-    pub(super) fn state(&self, qp: QpId) -> Result<String> {
-        let state = self.engine.qp_state(self.qpn(qp)?);
-        let state = state.context("a queue pair without a state")?;
+    pub(super) fn state(&mut self, qp: QpId) -> Result<String> {
+        let qpn = self.qpn(qp)?;
+        let state = self.device.qp_state(qpn)?;
         Ok(format!("{state:?}").to_lowercase())
     }
 
-    pub(super) fn failure(&self, qp: QpId) -> Result<Option<String>> {
-        let failure = self.engine.failure(self.qpn(qp)?);
+    pub(super) fn failure(&mut self, qp: QpId) -> Result<Option<String>> {
+        let qpn = self.qpn(qp)?;
+        let failure = self.device.failure(qpn);
         Ok(failure.map(|f| f.to_string()))
     }
 
     /// By the names of rxe's counters.
-    pub(super) fn counters(&self) -> BTreeMap<String, u64> {
+    pub(super) fn counters(&mut self) -> BTreeMap<String, u64> {
         let sums = self.sums();
         let named = [
             ("duplicate_request", sums.duplicates),
