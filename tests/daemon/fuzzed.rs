@@ -45,6 +45,7 @@ fn requests(settled: &Settled) -> Vec<Value> {
                 lead: 0,
                 len: 8192,
                 iova: xroce_wire::newtypes::Va::new(4096),
+                across: None,
             },
         },
         Request::DeregMr {

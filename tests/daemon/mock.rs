@@ -175,6 +175,7 @@ pub(crate) fn register(mock: &Mock, pd: Pd) -> (Mr, Region) {
         lead: 0,
         len: 8192,
         iova: Va::new(0x1000),
+        across: None,
     };
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     let request = Request::RegMr { pd, access, memory };

@@ -25,7 +25,7 @@ pub mod reply;
 mod request;
 pub mod socket;
 
-pub use request::{Memory, Path, PieceOf, Request};
+pub use request::{Across, Memory, Path, PieceOf, Request};
 
 /// Where the daemon listens unless told otherwise.
 pub const SOCKET_DEFAULT: &str = "/run/xroce/xroced.sock";

@@ -29,8 +29,21 @@ pub struct Memory {
     pub lead: u64,
     /// Bytes.
     pub len: u64,
-    /// Address of its first byte in the process.
+    /// Address of its first byte under the keys.
     pub iova: Va,
+    /// Instead of parts: the memory stays where it is, and is read and written by system calls.
+    #[serde(default)]
+    pub across: Option<Across>,
+}
+
+/// Memory that cannot be shared.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Across {
+    /// Address of its first byte in the process.
+    pub address: Va,
+    /// Why it cannot, for people.
+    pub why: String,
 }
 
 /// Where packets of a queue pair go. The daemon resolves it, so that no process can make up

@@ -10,6 +10,7 @@
 //! Memory that is to be read and written by another process comes from a memfd
 //! ([`Region::from_client`]) or is turned into one where it lies ([`adopt()`]).
 
+mod across;
 mod adopt;
 mod dirty;
 mod import;

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::across::Across;
 use crate::adopt::{AdoptError, Adopted, Race};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -51,12 +52,16 @@ pub(crate) enum Backing {
     Heap(#[allow(dead_code, reason = "kept alive")] Box<[u8]>),
     /// Memory that somebody else looks after.
     Lent,
+    /// Memory of another process, which has no address here.
+    Across(Across),
 }
 
 /// Memory, and what is behind it.
 #[derive(Debug)]
 struct Mapping {
     base: NonNull<u8>,
+    /// Bytes that have an address here: all, or none.
+    here: usize,
     len: usize,
     /// Bytes that are mapped: `len`, or more if the pages are huge.
     mapped: usize,
@@ -71,7 +76,10 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if matches!(self.backing, Backing::Heap(_) | Backing::Lent) {
+        if matches!(
+            self.backing,
+            Backing::Heap(_) | Backing::Lent | Backing::Across(_)
+        ) {
             return;
         }
         // SAFETY: `base` and `mapped` are what mmap returned and was asked for, and no copy can run:
@@ -158,7 +166,7 @@ impl Region {
         }
         match &self.mapping.backing {
             Backing::File(fd) => Ok(Adopted::of_file(fd, self.address(), offset, len)),
-            Backing::Mapped => Err(AdoptError::Theirs(address)),
+            Backing::Mapped | Backing::Across(_) => Err(AdoptError::Theirs(address)),
             Backing::Heap(_) | Backing::Lent => crate::adopt(address, len, race),
         }
     }
@@ -207,10 +215,31 @@ impl Region {
         Self {
             mapping: Arc::new(Mapping {
                 base,
+                here: len,
                 len,
                 mapped,
                 backing,
             }),
+        }
+    }
+
+    /// The region of memory of another process.
+    pub(crate) fn of_across(across: Across, len: usize) -> Self {
+        Self {
+            mapping: Arc::new(Mapping {
+                base: NonNull::dangling(),
+                here: 0,
+                len,
+                mapped: 0,
+                backing: Backing::Across(across),
+            }),
+        }
+    }
+
+    pub(crate) fn as_across(&self) -> Option<&Across> {
+        match &self.mapping.backing {
+            Backing::Across(across) => Some(across),
+            _ => None,
         }
     }
 
@@ -238,19 +267,20 @@ impl Region {
     pub fn fd(&self) -> Option<&OwnedFd> {
         match &self.mapping.backing {
             Backing::File(fd) => Some(fd),
-            Backing::Mapped | Backing::Heap(_) | Backing::Lent => None,
+            _ => None,
         }
     }
 
     /// Where `len` bytes at `offset` are, all of them inside.
     #[inline]
     pub(crate) fn pointer(&self, offset: u64, len: usize) -> Result<NonNull<u8>, OutOfRange> {
-        let size = self.mapping.len;
+        let size = self.mapping.here;
         let inside = usize::try_from(offset)
             .ok()
             .and_then(|start| start.checked_add(len).map(|end| (start, end)))
             .filter(|&(_, end)| end <= size);
         let Some((start, _)) = inside else {
+            let size = self.mapping.len;
             return Err(OutOfRange { offset, len, size });
         };
         // SAFETY: `start` is at most `size`, so the pointer stays inside the mapping or one past.
@@ -263,7 +293,10 @@ impl Region {
     /// [`OutOfRange`].
     #[inline]
     pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<(), OutOfRange> {
-        let mut to = self.pointer(offset, src.len())?;
+        let mut to = match self.pointer(offset, src.len()) {
+            Ok(to) => to,
+            Err(refused) => return self.write_across(refused, src),
+        };
         for chunk in src.chunks(COPY_CHUNK) {
             // SAFETY: `pointer` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
             // private memory and cannot overlap it. Others may write here meanwhile: which bytes
@@ -284,7 +317,10 @@ impl Region {
     /// [`OutOfRange`]; `dst` is as before.
     #[inline]
     pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), OutOfRange> {
-        let mut from = self.pointer(offset, dst.len())?;
+        let mut from = match self.pointer(offset, dst.len()) {
+            Ok(from) => from,
+            Err(refused) => return self.read_across(refused, dst),
+        };
         for chunk in dst.chunks_mut(COPY_CHUNK) {
             // SAFETY: as in `write_at`, the other way.
             unsafe {

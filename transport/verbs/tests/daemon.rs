@@ -300,6 +300,108 @@ fn memory_of_the_heap_is_registered_where_it_lies() {
 }
 
 #[test]
+fn memory_that_cannot_be_shared_is_reached_across() {
+    let hosts = [Host::start(), Host::start()];
+    let [near, far] = [0, 1].map(|n| hosts[n].end());
+    // Its file is not this region's to hand on.
+    let (fixed, _file) = Region::with_file(50_000).unwrap();
+    let refused = far.pd.reg_mr(&fixed, ALL).unwrap_err().to_string();
+    assert!(refused.contains("no atomics"), "{refused}");
+    let plain = ALL.difference(xroce_verbs::Access::REMOTE_ATOMIC);
+    let mr = far.pd.reg_mr_range(&fixed, 5..40_005, plain).unwrap();
+    assert_eq!(mr.va().value(), fixed.address() + 5);
+    let [a, b] = pair(&near, &far);
+    let mut receive = RecvBatch::new();
+    receive.recv(1).sge(mr.slice(30_000..40_000).unwrap());
+    b.post_recv(&receive).unwrap();
+    near.mr.write(0, &[9; 20_000]).unwrap();
+    let there = mr.remote().unwrap();
+    let mut batch = SendBatch::new();
+    let slice = |range| near.mr.slice(range).unwrap();
+    batch.write(1, there).sge(slice(0..20_000));
+    batch.send(2).sge(slice(0..5_000));
+    batch.read(3, there).sge(slice(50_000..90_000));
+    a.post(&batch).unwrap();
+    let ids = [done(&near), done(&near), done(&near)].map(|wc| wc.wr_id);
+    assert_eq!(ids, [1, 2, 3]);
+    assert_eq!(done(&far).byte_len, 5_000);
+    let mut seen = vec![0; 40_000];
+    mr.read(0, &mut seen).unwrap();
+    let expected = |n: usize| {
+        if (0..20_000).contains(&n) || (30_000..35_000).contains(&n) {
+            9
+        } else {
+            0
+        }
+    };
+    assert!(seen.iter().enumerate().all(|(n, &b)| b == expected(n)));
+    assert_eq!(bytes(&near, 50_000, 40_000), seen);
+}
+
+#[test]
+fn memory_is_registered_while_others_write_to_it() {
+    const THREADS: u64 = 3;
+    let hosts = [Host::start(), Host::start()];
+    let [near, far] = [0, 1].map(|n| hosts[n].end());
+    let [a, _b] = pair(&near, &far);
+    let heap = Region::of_heap(vec![0; 8 << 20]).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let words = (heap.len() / 8) as u64 - 8;
+    let counts: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (heap, stop) = (&heap, &stop);
+                scope.spawn(move || {
+                    let first = (8 - heap.address() % 8) % 8;
+                    let mut count = 0u64;
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        // All over the memory, each its own words.
+                        let word = (count * 4099 * THREADS + thread) % (words / THREADS * THREADS);
+                        let word = word / THREADS * THREADS + thread;
+                        heap.fetch_add_at(first + word * 8, 1).unwrap();
+                        count += 1;
+                    }
+                    count
+                })
+            })
+            .collect();
+        // Registered anew and given back while they write.
+        for _ in 0..4 {
+            let mr = far.pd.reg_mr(&heap, ALL).unwrap();
+            let mut batch = SendBatch::new();
+            let there = mr.remote().unwrap();
+            batch
+                .read(1, there.slice(0..4096).unwrap())
+                .sge(near.mr.slice(0..4096).unwrap());
+            a.post(&batch).unwrap();
+            assert_eq!(done(&near).wr_id, 1);
+            mr.dereg().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writers
+            .into_iter()
+            .map(|writer| writer.join().unwrap())
+            .collect()
+    });
+    let mut all = vec![0; heap.len()];
+    heap.read_at(0, &mut all).unwrap();
+    let first = usize::try_from((8 - heap.address() % 8) % 8).unwrap();
+    let sum: u64 = all[first..]
+        .chunks_exact(8)
+        .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+        .sum();
+    assert_eq!(sum, counts.iter().sum::<u64>(), "no write was lost");
+    // What a peer sees is what is there.
+    let mr = far.pd.reg_mr(&heap, ALL).unwrap();
+    let mut batch = SendBatch::new();
+    let there = mr.remote().unwrap().slice(0..1 << 19).unwrap();
+    batch.read(2, there).sge(near.mr.slice(0..1 << 19).unwrap());
+    a.post(&batch).unwrap();
+    assert_eq!(done(&near).wr_id, 2);
+    assert_eq!(bytes(&near, 0, 1 << 19), all[..1 << 19]);
+}
+
+#[test]
 fn the_end_of_the_daemon_flushes_what_is_posted() {
     let mut hosts = [Host::start(), Host::start()];
     let [near, far] = [0, 1].map(|n| hosts[n].end());

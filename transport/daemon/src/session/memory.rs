@@ -2,17 +2,18 @@
 
 use std::os::fd::OwnedFd;
 
-use xroce_control::Memory;
 use xroce_control::reply::{Reason, Refusal};
+use xroce_control::{Across, Memory};
 use xroce_engine::{EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_shm::{Piece, Region};
 use xroce_wire::newtypes::{LKey, RKey};
 
-use super::Attached;
 use super::objects::Registered;
 use super::refuse::{by_end, by_engine, by_import};
+use super::{Attached, Vitals};
+use crate::report;
 
 /// Memory of a process, mapped.
 struct Mapped {
@@ -22,7 +23,14 @@ struct Mapped {
 
 impl Mapped {
     /// Maps what came, if it is what the request says and cannot be taken away again.
-    fn new(memory: Memory, fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
+    fn new(memory: Memory, fds: Vec<OwnedFd>, who: &Vitals) -> Result<Self, Refusal> {
+        if let Some(across) = &memory.across {
+            let region = reach(across, memory.len, who)?;
+            return Ok(Self {
+                region,
+                memory: Memory { lead: 0, ..memory },
+            });
+        }
         if memory.pieces.len() != fds.len() {
             let text = format!(
                 "{} pieces of memory with {} descriptors: one is needed for each",
@@ -51,6 +59,38 @@ impl Mapped {
     }
 }
 
+/// Memory that stays in the process, of one that is trusted.
+fn reach(across: &Across, len: u64, who: &Vitals) -> Result<Region, Refusal> {
+    let Across { address, why } = across;
+    if !report::is_operator(who.uid) {
+        let text = format!(
+            "{why}; it could only be read and written across processes, which the daemon does for root \
+             and its own user, not for user {}: a process can make that take for ever",
+            who.uid
+        );
+        return Err(Refusal::new(Reason::Denied, text));
+    }
+    Region::across(who.pid, address.value(), len).map_err(|error| {
+        let text = format!(
+            "{why}; and the daemon cannot read and write it in process {}: {error} (it needs \
+             CAP_SYS_PTRACE, or kernel.yama.ptrace_scope 0 and the same user)",
+            who.pid
+        );
+        Refusal::new(Reason::Denied, text)
+    })
+}
+
+/// Atomics need memory that is shared.
+fn check_atomics(mapped: &Mapped, access: Access) -> Result<(), Refusal> {
+    match &mapped.memory.across {
+        Some(across) if access.contains(Access::REMOTE_ATOMIC) => {
+            let text = format!("{}; and without that there are no atomics", across.why);
+            Err(Refusal::new(Reason::Invalid, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl<D: Datapath + Send + 'static> Attached<D> {
     pub(super) fn alloc_pd(&mut self) -> Result<Pd, Refusal> {
         self.objects.room_for_pd()?;
@@ -69,7 +109,8 @@ impl<D: Datapath + Send + 'static> Attached<D> {
     ) -> Result<Mr, Refusal> {
         self.objects.check_pd(pd)?;
         self.objects.room_for_mr(memory.len)?;
-        let mapped = Mapped::new(memory, fds)?;
+        let mapped = Mapped::new(memory, fds, &self.vitals)?;
+        check_atomics(&mapped, access)?;
         let region = mapped.region.clone();
         let made = self.engine(move |engine| engine.reg_mr_at(pd, &mapped.range(), access))?;
         self.keep(made, region);
@@ -99,7 +140,9 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let mapped = match memory {
             Some(memory) => {
                 self.objects.room_for_mr(memory.len)?;
-                Some(Mapped::new(memory, fds)?)
+                let mapped = Mapped::new(memory, fds, &self.vitals)?;
+                check_atomics(&mapped, access.unwrap_or(Access::all()))?;
+                Some(mapped)
             }
             None => None,
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use xroce_abi::send::Destination;
 use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, SrqMade};
-use xroce_control::{Memory, Path, PieceOf, Request, layout};
+use xroce_control::{Across, Memory, Path, PieceOf, Request, layout};
 use xroce_engine::{
     Ah, AsyncEvent, EngineError, EngineStats, Failure, Mr, Mw, MwId, MwType, Notify, ObjectError,
     Range, Rereg, Work,
@@ -22,7 +22,7 @@ use xroce_proto::srq::SrqAttr;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, Srq};
 use xroce_proto::wr::{Data, PostError, RecvWr, SendWr};
-use xroce_shm::{ARM_AT, Adopted, ArmWord, Consumer, Producer, Race, Region};
+use xroce_shm::{ARM_AT, AdoptError, Adopted, ArmWord, Consumer, Producer, Race, Region};
 use xroce_wire::newtypes::{Gid, LKey, PKey, Qpn, RKey, Va};
 use xroce_wire::path::{AhAttr, Flow};
 
@@ -35,26 +35,41 @@ use crate::batch::{BadWr, Part, RecvRecords, SendRecords, To, WrError};
 use crate::channel::Channel;
 use crate::error::VerbsError;
 
-/// Memory of a range, shareable, and how it is described.
-fn share(range: &Range<'_>) -> Result<(Adopted, Memory), VerbsError> {
-    let shared = range.region.share(range.offset, range.len, Race::Refuse)?;
-    let pieces = shared.pieces().iter();
-    let pieces = pieces.map(|piece| PieceOf {
-        offset: piece.offset,
-        len: piece.len,
-    });
-    let here = range.region.address().wrapping_add(range.offset);
-    let memory = Memory {
-        pieces: pieces.collect(),
-        lead: shared.lead(),
+/// Memory of a range, shareable if it can be, and how it is described.
+fn share(range: &Range<'_>) -> Result<(Option<Adopted>, Memory), VerbsError> {
+    let here = Va::new(range.region.address().wrapping_add(range.offset));
+    let mut memory = Memory {
+        pieces: Vec::new(),
+        lead: 0,
         len: range.len,
-        iova: range.iova.unwrap_or(Va::new(here)),
+        iova: range.iova.unwrap_or(here),
+        across: None,
     };
-    Ok((shared, memory))
+    match range.region.share(range.offset, range.len, Race::Refuse) {
+        Ok(shared) => {
+            let pieces = shared.pieces().iter();
+            let pieces = pieces.map(|piece| PieceOf {
+                offset: piece.offset,
+                len: piece.len,
+            });
+            memory.pieces = pieces.collect();
+            memory.lead = shared.lead();
+            Ok((Some(shared), memory))
+        }
+        // It has to stay where it is.
+        Err(why @ (AdoptError::Mapping(_) | AdoptError::NoGuard(_) | AdoptError::Theirs(_))) => {
+            memory.across = Some(Across {
+                address: here,
+                why: why.to_string(),
+            });
+            Ok((None, memory))
+        }
+        Err(why) => Err(why.into()),
+    }
 }
 
-fn fds_of(shared: &Adopted) -> Vec<BorrowedFd<'_>> {
-    let pieces = shared.pieces().iter();
+fn fds_of(shared: Option<&Adopted>) -> Vec<BorrowedFd<'_>> {
+    let pieces = shared.map_or(&[][..], Adopted::pieces).iter();
     pieces.map(|piece| piece.fd.as_fd()).collect()
 }
 
@@ -199,7 +214,7 @@ impl Backend for Remote {
     fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
         let (shared, memory) = share(range)?;
         let request = Request::RegMr { pd, access, memory };
-        let (mr, _) = self.gate.call_with(&request, &fds_of(&shared))?;
+        let (mr, _) = self.gate.call_with(&request, &fds_of(shared.as_ref()))?;
         Ok(mr)
     }
 
@@ -212,7 +227,7 @@ impl Backend for Remote {
             access: change.access,
             memory,
         };
-        let fds = shared.as_ref().map(fds_of).unwrap_or_default();
+        let fds = fds_of(shared.as_ref().and_then(Option::as_ref));
         let (mr, _) = self.gate.call_with(&request, &fds)?;
         Ok(mr)
     }
