@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use xroce_daemon::{Below, Daemon, DaemonConfig, DeviceConfig};
 use xroce_verbs::{
     Access, Completion, ConnectAttr, Context, Cq, Device, Drive, Mr, PollMode, Qp, Rc, RecvBatch,
-    SendBatch,
+    Region, SendBatch,
 };
 
 const ROUNDS: usize = 7;
@@ -211,7 +211,46 @@ fn main() {
     println!(
         "latency p50, daemon - in-process: {more:+.0} ns ({low:+.0} to {high:+.0}), target +1500"
     );
+    memory(&socket);
     daemon.stop("measured");
+}
+
+/// What registering memory costs, beside copying as much.
+fn memory(socket: &Path) {
+    const LEN: usize = 1 << 30;
+    let context = Context::attach(socket, None).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let timed = |what: &str, run: &mut dyn FnMut()| {
+        let began = Instant::now();
+        run();
+        let ms = began.elapsed().as_secs_f64() * 1e3;
+        println!("{what}: {ms:.1} ms");
+    };
+    let from = vec![3u8; LEN];
+    let mut to = vec![1u8; LEN];
+    timed("copying 1 GiB", &mut || to.copy_from_slice(&from));
+    drop(from);
+    let heap = Region::of_heap(to).unwrap();
+    let mut mr = None;
+    timed("registering 1 GiB of the heap", &mut || {
+        mr = Some(pd.reg_mr(&heap, access).unwrap());
+    });
+    drop(mr.take());
+    timed("registering it again", &mut || {
+        mr = Some(pd.reg_mr(&heap, access).unwrap())
+    });
+    let shared = Region::anonymous(LEN).unwrap();
+    timed(
+        "registering 1 GiB that was shared memory to begin with",
+        &mut || {
+            mr = Some(pd.reg_mr(&shared, access).unwrap());
+        },
+    );
+    let page = Region::of_heap(vec![1u8; 4096]).unwrap();
+    timed("registering a page of the heap", &mut || {
+        mr = Some(pd.reg_mr(&page, access).unwrap());
+    });
 }
 
 /// All in turn; which is first changes.

@@ -39,6 +39,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Show two software RNICs exchanging verified SEND, WRITE and READ
     Demo(demo::DemoArgs),
+    /// One process of the daemon demo
+    #[command(hide = true)]
+    DemoGuest(demo::guest::GuestArgs),
     /// Print the RoCE packets of a capture file
     Decode(decode::DecodeArgs),
     /// Join interfaces by a bottleneck in the kernel that marks, drops and loses
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Perf(command) => perf::run(command, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
+        Command::DemoGuest(args) => demo::guest::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
         #[cfg(feature = "xdp")]
         Command::Hop(args) => hop::run(args, &mut out),

@@ -95,6 +95,14 @@ impl Child {
         }
     }
 
+    /// Whether it has ended already.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.process.try_wait()?.is_some())
+    }
+
     /// Waits for the end.
     ///
     /// # Errors

@@ -8,6 +8,8 @@
 
 mod ceiling;
 mod child;
+mod daemon;
+pub(crate) mod guest;
 mod stage;
 
 use std::io::{IsTerminal, Write};
@@ -42,6 +44,9 @@ pub(crate) struct DemoArgs {
     /// Seconds per bandwidth measurement, of which there are 33
     #[arg(long, default_value_t = 0.5, value_name = "S", value_parser = parse_seconds)]
     pub seconds: f64,
+    /// Two daemons with three processes each, which do every operation, instead of the measurements
+    #[arg(long, conflicts_with = "seconds")]
+    pub daemon: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,
@@ -55,6 +60,9 @@ pub(crate) fn run(args: &DemoArgs, out: &mut dyn Write) -> Result<()> {
     stop::install()?;
     let stage = Stage::set(args.backend)?;
     note(&stage.describe());
+    if args.daemon {
+        return daemon::run(&stage, args.json, out);
+    }
     let report = exchange(&stage, args.seconds)?;
     let raw = ceiling::compare(&stage, report.path_mtu, args.seconds)?;
     if args.json {

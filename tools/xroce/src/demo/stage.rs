@@ -1,6 +1,6 @@
 //! Where the demo plays: two namespaces and AF_XDP, or loopback and UDP.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -73,6 +73,46 @@ impl Stage {
             ),
             (None, None) => "UDP sockets on 127.0.0.1 and 127.0.0.2".to_owned(),
         }
+    }
+
+    pub(crate) fn exe(&self) -> &Path {
+        &self.exe
+    }
+
+    /// The commands of two daemons that listen at these sockets.
+    ///
+    /// # Errors
+    /// The program is not where this one is.
+    pub(crate) fn daemons(&self, sockets: &[PathBuf; 2]) -> Result<[Command; 2]> {
+        let exe = self.exe.with_file_name("xroced");
+        if !exe.exists() {
+            bail!(
+                "{} is missing: build it with cargo build -p xroced",
+                exe.display()
+            );
+        }
+        let [first, second] = sockets;
+        let command = |at: usize, socket: &Path| {
+            let ns = self
+                .pair
+                .as_ref()
+                .map(|pair| if at == 0 { &pair.a } else { &pair.b });
+            let mut command = match ns {
+                Some(ns) => {
+                    let mut command = ns.command(&exe);
+                    command.args(["--dev", ns.ifname()]);
+                    command
+                }
+                None => {
+                    let mut command = Command::new(&exe);
+                    command.args(["--udp", ["127.0.0.1", "127.0.0.2"][at.min(1)]]);
+                    command
+                }
+            };
+            command.args(["--log", "warn"]).arg("--socket").arg(socket);
+            command
+        };
+        Ok([command(0, first), command(1, second)])
     }
 
     /// The command of the server.
