@@ -17,6 +17,7 @@ use crate::error::DaemonError;
 use crate::mailbox::Mailbox;
 use crate::report;
 use crate::serve::Server;
+use crate::serve::totals::Sums;
 use crate::session::{Attached, Greeted};
 
 /// A device in use.
@@ -45,6 +46,8 @@ pub(crate) trait AnyDevice: fmt::Debug + Send + Sync {
     fn report(&self) -> Option<DeviceReport>;
     /// Queue pairs of some sessions behind `after`, in order, up to `most`.
     fn qps(&self, sessions: &[u32], after: Option<(u32, Qpn)>, most: usize) -> Vec<QpReport>;
+    /// What the queue pairs of each session and all together did; `None`: the thread has ended.
+    fn totals(&self) -> Option<Sums>;
     /// Sessions closed for cause.
     fn expelled(&self) -> u64;
     /// Sends that are not completed, of all processes.
@@ -124,6 +127,15 @@ impl<D: Datapath + Send + 'static> AnyDevice for Device<D> {
             .mailbox
             .run(move |server| server.qp_reports(&sessions, after, most));
         listed.unwrap_or_default()
+    }
+
+    fn totals(&self) -> Option<Sums> {
+        let mut sums = Sums::default();
+        while !sums.done {
+            let next = self.mailbox.run(move |server| server.add_page(sums));
+            sums = next.ok()?;
+        }
+        Some(sums)
     }
 
     fn expelled(&self) -> u64 {

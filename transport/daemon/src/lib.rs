@@ -32,5 +32,6 @@ mod session;
 
 pub use config::{Below, DaemonConfig, DeviceConfig};
 pub use error::DaemonError;
-pub use listener::Daemon;
+pub use listener::{Daemon, DeviceTotals, Reloaded};
+pub use serve::totals::Totals;
 pub use xroce_control::reply::Limits;

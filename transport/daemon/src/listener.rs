@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
-use xroce_control::reply::{Farewell, SessionReport};
+use xroce_control::reply::{Farewell, Report, SessionReport};
 use xroce_control::socket::{self, Kind};
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
@@ -24,6 +24,8 @@ use xroce_net::datapath::Datapath;
 use crate::config::{DaemonConfig, DeviceConfig};
 use crate::device::{self, AnyDevice, Device};
 use crate::error::DaemonError;
+use crate::report;
+use crate::serve::totals::Totals;
 use crate::session::{self, Vitals};
 
 /// Connections that wait to be accepted.
@@ -36,7 +38,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What all threads know.
 #[derive(Debug)]
 pub(crate) struct Common {
-    pub(crate) config: DaemonConfig,
+    /// Read when a process attaches and at the end.
+    config: RwLock<DaemonConfig>,
     pub(crate) devices: Vec<Arc<dyn AnyDevice>>,
     stopping: AtomicBool,
     next: AtomicU32,
@@ -44,6 +47,10 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    pub(crate) fn config(&self) -> RwLockReadGuard<'_, DaemonConfig> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<Vitals>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,16 +62,25 @@ impl Common {
             .collect()
     }
 
+    /// Whether a process still uses a device. Those that only ask have nothing to destroy.
+    fn any_attached(&self) -> bool {
+        self.sessions().values().any(|vitals| vitals.has_device())
+    }
+
     /// Takes a process in, or says why not.
     fn enter(&self, vitals: &Arc<Vitals>) -> Result<(), String> {
+        let (all, each) = {
+            let config = self.config();
+            (config.sessions as usize, config.sessions_per_user as usize)
+        };
         let mut sessions = self.sessions();
-        let limit = self.config.sessions as usize;
+        let limit = all;
         if sessions.len() >= limit {
             return Err(format!("{limit} processes are attached, the limit"));
         }
         let uid = vitals.uid;
         let theirs = sessions.values().filter(|other| other.uid == uid).count();
-        let limit = self.config.sessions_per_user as usize;
+        let limit = each;
         if uid != 0 && theirs >= limit {
             return Err(format!(
                 "user {uid} has {limit} processes attached, the limit"
@@ -128,7 +144,7 @@ impl Daemon {
     ) -> Result<Self, DaemonError> {
         let common = Arc::new(Common {
             devices,
-            config,
+            config: RwLock::new(config),
             stopping: AtomicBool::new(false),
             next: AtomicU32::new(1),
             sessions: Mutex::default(),
@@ -148,6 +164,56 @@ impl Daemon {
         self.common.session_reports()
     }
 
+    /// What it has and does.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        report::report(&self.common, self.common.sessions().len())
+    }
+
+    /// What queue pairs did, per device. The engine adds them up a few at a time, serving in
+    /// between, so a sum is no snapshot; it never falls.
+    #[must_use]
+    pub fn totals(&self) -> Vec<DeviceTotals> {
+        let of = |device: &Arc<dyn AnyDevice>| {
+            let sums = device.totals()?;
+            Some(DeviceTotals {
+                device: device.name().to_owned(),
+                all: sums.device,
+                sessions: sums.sessions,
+            })
+        };
+        self.common.devices.iter().filter_map(of).collect()
+    }
+
+    /// Takes over what can be changed while it runs: limits (for processes that attach from now
+    /// on), numbers of sessions (nobody is sent away), mode and group of the socket, and the time
+    /// to drain.
+    ///
+    /// # Errors
+    /// [`DaemonError::Socket`]: mode or group cannot be set; nothing is taken over then.
+    pub fn reload(&self, new: &DaemonConfig) -> Result<Reloaded, DaemonError> {
+        let mut config = self.common.config.write();
+        let config = config.as_mut().unwrap_or_else(|e| e.get_mut());
+        if (config.mode, config.group) != (new.mode, new.group) {
+            let group = new.group.or_else(|| config.group.map(|_| own_group()));
+            let set = permit(&config.socket, new.mode, group);
+            set.map_err(|source| DaemonError::Socket {
+                path: config.socket.clone(),
+                source,
+            })?;
+        }
+        config.mode = new.mode;
+        config.group = new.group;
+        config.sessions = new.sessions;
+        config.sessions_per_user = new.sessions_per_user;
+        config.limits = new.limits;
+        config.drain = new.drain;
+        Ok(Reloaded {
+            other_socket: config.socket != new.socket,
+            other_devices: config.devices != new.devices,
+        })
+    }
+
     /// Names of the devices, in order.
     #[must_use]
     pub fn devices(&self) -> Vec<String> {
@@ -161,7 +227,8 @@ impl Daemon {
     /// Ends it: nobody is let in, sends get time to complete, what is left is flushed, and
     /// processes are told `reason`.
     pub fn stop(mut self, reason: &str) {
-        self.end(reason, self.common.config.drain);
+        let drain = self.common.config().drain;
+        self.end(reason, drain);
     }
 
     fn end(&mut self, reason: &str, drain: Duration) {
@@ -180,15 +247,35 @@ impl Daemon {
         }
         // Their threads destroy what is theirs; a process that does not answer is not waited for.
         let until = Instant::now() + Duration::from_secs(5);
-        while !self.common.sessions().is_empty() && Instant::now() < until {
+        while self.common.any_attached() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
         for device in devices {
             device.stop();
         }
         // Another daemon may have taken the path meanwhile only after this one was gone.
-        let _ = std::fs::remove_file(&self.common.config.socket);
+        let _ = std::fs::remove_file(&self.common.config().socket);
     }
+}
+
+/// What queue pairs of a device did.
+#[derive(Clone, Debug)]
+pub struct DeviceTotals {
+    /// The device.
+    pub device: String,
+    /// All together, those of sessions that have ended too.
+    pub all: Totals,
+    /// By session.
+    pub sessions: BTreeMap<u32, Totals>,
+}
+
+/// What a reload left as it was, though the new configuration says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reloaded {
+    /// Where it listens.
+    pub other_socket: bool,
+    /// The devices.
+    pub other_devices: bool,
 }
 
 impl Drop for Daemon {
@@ -224,12 +311,21 @@ fn make(config: &DaemonConfig, path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&listener, &SocketAddrUnix::new(path)?)?;
-    if let Some(group) = config.group {
-        chown(path, None, Some(Gid::from_raw(group)))?;
-    }
-    chmod(path, Mode::from_raw_mode(config.mode))?;
+    permit(path, config.mode, config.group)?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+/// Says who may open the socket.
+fn permit(path: &Path, mode: u32, group: Option<u32>) -> io::Result<()> {
+    if let Some(group) = group {
+        chown(path, None, Some(Gid::from_raw(group)))?;
+    }
+    Ok(chmod(path, Mode::from_raw_mode(mode))?)
+}
+
+fn own_group() -> u32 {
+    rustix::process::getegid().as_raw()
 }
 
 fn accept_all(common: &Arc<Common>, listener: &OwnedFd) {

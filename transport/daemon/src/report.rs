@@ -1,5 +1,6 @@
 //! What the daemon says about itself.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::PoisonError;
 
@@ -31,13 +32,10 @@ pub(crate) fn answer(
     request: &Request,
 ) -> Option<Result<Answer, Refusal>> {
     match request {
-        Request::Report => Some(Answer::of(&Report {
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-            devices: common.devices.iter().filter_map(|d| d.report()).collect(),
-            sessions: u32::try_from(visible(common, who).len()).unwrap_or(u32::MAX),
-            expelled: common.devices.iter().map(|d| d.expelled()).sum(),
-            rss: resident(),
-        })),
+        Request::Report => {
+            let sessions = visible(common, who).len();
+            Some(Answer::of(&report(common, sessions)))
+        }
         Request::Sessions { after } => {
             let mut sessions = visible(common, who);
             sessions.retain(|s| after.is_none_or(|after| s.session > after));
@@ -53,6 +51,17 @@ pub(crate) fn answer(
             Some(Answer::of(&Page::of(qps, QPS)))
         }
         _ => None,
+    }
+}
+
+/// What the daemon has and does, to somebody who sees so many sessions.
+pub(crate) fn report(common: &Common, sessions: usize) -> Report {
+    Report {
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        devices: common.devices.iter().filter_map(|d| d.report()).collect(),
+        sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
+        expelled: common.devices.iter().map(|d| d.expelled()).sum(),
+        rss: resident(),
     }
 }
 
@@ -79,18 +88,21 @@ pub(crate) fn device<D: Datapath + Send + 'static>(device: &Device<D>) -> Option
     drop(addressing);
     let up = device.is_up();
     let (name, port) = (device.name.clone(), device.port.clone());
-    let made = device.mailbox.run(move |server| DeviceReport {
-        device: name,
-        port,
-        up: up && server.broken.is_none(),
-        gids,
-        engine: server.engine.stats(),
-        stats: server.engine.port_stats(),
-        polls: server.turns.polls,
-        busy_polls: server.turns.busy,
-        asleep_ns: server.turns.asleep_ns,
-        alive_ns: clock::now().since(server.began).as_nanos(),
-        cpu_ns: cpu_time(),
+    let made = device.mailbox.run(move |server| {
+        server.show_clients();
+        DeviceReport {
+            device: name,
+            port,
+            up: up && server.broken.is_none(),
+            gids,
+            engine: server.engine.stats(),
+            stats: server.engine.port_stats(),
+            polls: server.turns.polls,
+            busy_polls: server.turns.busy,
+            asleep_ns: server.turns.asleep_ns,
+            alive_ns: clock::now().since(server.began).as_nanos(),
+            cpu_ns: cpu_time(),
+        }
     });
     made.ok()
 }
@@ -103,21 +115,20 @@ fn cpu_time() -> u64 {
 }
 
 impl<D: Datapath> Server<D> {
-    /// Queue pairs of some sessions behind `after`, in order, up to `most`.
+    /// Queue pairs of some sessions, given in order, behind `after`, in order, up to `most`.
     pub(crate) fn qp_reports(
-        &mut self,
+        &self,
         visible: &[u32],
         after: Option<(u32, Qpn)>,
         most: usize,
     ) -> Vec<QpReport> {
-        let mut listed: Vec<(u32, Qpn)> = self.owned_qps();
-        listed.retain(|of| {
-            let key = |&(session, qpn): &(u32, Qpn)| (session, qpn.value());
-            visible.contains(&of.0) && after.is_none_or(|after| key(of) > key(&after))
-        });
-        listed.sort_by_key(|&(session, qpn)| (session, qpn.value()));
-        let each = listed.into_iter().take(most);
-        each.filter_map(|(session, qpn)| self.qp_report(session, qpn))
+        let key = after.map(|(session, qpn)| (session, qpn.value()));
+        let from = key.map_or(Bound::Unbounded, Bound::Excluded);
+        let listed = self.listing.range((from, Bound::Unbounded));
+        let theirs = listed.filter(|((session, _), _)| visible.binary_search(session).is_ok());
+        theirs
+            .take(most)
+            .filter_map(|(&(session, _), &qpn)| self.qp_report(session, qpn))
             .collect()
     }
 

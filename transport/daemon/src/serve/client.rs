@@ -12,6 +12,7 @@ use xroce_proto::wc::{Event, Srq};
 use xroce_shm::{Consumer, DirtySet, ParkWord, Producer, Region};
 use xroce_wire::newtypes::Qpn;
 
+use super::totals::Totals;
 use crate::bell::Bell;
 use crate::session::Vitals;
 
@@ -105,6 +106,8 @@ pub(crate) struct Client {
     /// Completion queues without room, when last counted.
     pub(crate) stalled: u32,
     events_lost: u64,
+    /// What its queue pairs did that are gone.
+    pub(crate) retired: Totals,
 }
 
 /// No more queues for this process.
@@ -145,6 +148,7 @@ impl Client {
             vitals,
             stalled: 0,
             events_lost: 0,
+            retired: Totals::default(),
         })
     }
 

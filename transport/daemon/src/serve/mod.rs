@@ -4,8 +4,9 @@ pub(crate) mod client;
 mod post;
 mod rest;
 pub(crate) mod seats;
+pub(crate) mod totals;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, RwLock};
 
 use xroce_abi::event;
@@ -21,6 +22,7 @@ use crate::mailbox::Mailbox;
 use client::{Client, ClientId, NoRoom, Queue};
 use rest::Rest;
 use seats::Seat;
+use totals::Totals;
 
 /// Commands run in a turn, at most: each is short, many are not.
 const COMMANDS: usize = 16;
@@ -53,6 +55,10 @@ pub(crate) struct Server<D: Datapath> {
     seats: Vec<Option<Seat>>,
     stalled: Vec<Cq>,
     owners: HashMap<Qpn, ClientId>,
+    /// Queue pairs by session and number, the order of listings: a page of one costs its own length.
+    pub(crate) listing: BTreeMap<(u32, u32), Qpn>,
+    /// What queue pairs did that are gone.
+    retired: Totals,
     srq_owners: HashMap<Srq, ClientId>,
     scratch: post::Scratch,
     rest: Rest,
@@ -83,6 +89,8 @@ impl<D: Datapath> Server<D> {
             seats: Vec::new(),
             stalled: Vec::new(),
             owners: HashMap::new(),
+            listing: BTreeMap::new(),
+            retired: Totals::default(),
             srq_owners: HashMap::new(),
             scratch: post::SCRATCH,
             rest,
@@ -310,7 +318,7 @@ impl<D: Datapath> Server<D> {
             return;
         };
         if client.link.expelled().is_none() {
-            tracing::warn!(session = id.slot, reason, "session closed");
+            tracing::warn!(session = client.session(), reason, "session closed");
             self.expelled += 1;
         }
         client.link.expel(reason);
@@ -336,22 +344,12 @@ impl<D: Datapath> Server<D> {
     #[cold]
     fn look_around(&mut self, now: Instant) {
         // Somebody resolves a neighbour, which may take seconds: another time.
-        let Ok(mut addressing) = self.addressing.try_write() else {
+        let addressing = Arc::clone(&self.addressing);
+        let Ok(mut addressing) = addressing.try_write() else {
             return;
         };
         self.looked = now;
-        self.stalled.iter().for_each(|cq| {
-            if let Some(Some(seat)) = self.seats.get(cq.slot())
-                && let Some(client) = find(&mut self.clients, seat.client)
-            {
-                client.stalled += 1;
-            }
-        });
-        for (_, client) in &mut self.clients {
-            if let Some(client) = client {
-                client.show();
-            }
-        }
+        self.show_clients();
         let engine = &mut self.engine;
         let mut changed = false;
         let polled = addressing.poll(&mut |event| {
@@ -366,22 +364,26 @@ impl<D: Datapath> Server<D> {
 
 /// The end, and what reports ask.
 impl<D: Datapath> Server<D> {
+    /// Lets reports see what each process has done.
+    pub(crate) fn show_clients(&mut self) {
+        self.stalled.iter().for_each(|cq| {
+            if let Some(Some(seat)) = self.seats.get(cq.slot())
+                && let Some(client) = find(&mut self.clients, seat.client)
+            {
+                client.stalled += 1;
+            }
+        });
+        for (_, client) in &mut self.clients {
+            if let Some(client) = client {
+                client.show();
+            }
+        }
+    }
+
     /// Sends that are not completed.
     pub(crate) fn outstanding(&self) -> u64 {
         let of = |qpn: &Qpn| self.engine.sends_posted(*qpn).unwrap_or(0);
         self.owners.keys().map(|qpn| u64::from(of(qpn))).sum()
-    }
-
-    /// All queue pairs with the session each belongs to.
-    pub(crate) fn owned_qps(&self) -> Vec<(u32, Qpn)> {
-        let session = |id: &ClientId| {
-            let (life, client) = self.clients.get(id.slot as usize)?;
-            let client = client.as_ref().filter(|_| *life == id.life)?;
-            Some(client.session())
-        };
-        let each = self.owners.iter();
-        each.filter_map(|(qpn, id)| Some((session(id)?, *qpn)))
-            .collect()
     }
 
     /// Flushes what is posted, hands the completions on, and closes all sessions.
@@ -437,20 +439,30 @@ impl<D: Datapath> Server<D> {
     }
 
     pub(crate) fn add_queue(&mut self, id: ClientId, queue: Queue) -> Result<u32, NoRoom> {
+        let client = find(&mut self.clients, id).ok_or(NoRoom)?;
         let owner = match queue.target {
-            client::Target::Qp(qpn) => self.owners.insert(qpn, id),
+            client::Target::Qp(qpn) => {
+                self.listing.insert((client.session(), qpn.value()), qpn);
+                self.owners.insert(qpn, id)
+            }
             client::Target::Srq(srq) => self.srq_owners.insert(srq, id),
         };
         debug_assert!(owner.is_none());
-        find(&mut self.clients, id).ok_or(NoRoom)?.add_queue(queue)
+        client.add_queue(queue)
     }
 
     pub(crate) fn remove_queue(&mut self, id: ClientId, target: client::Target, number: u32) {
+        let client = find(&mut self.clients, id);
         match target {
-            client::Target::Qp(qpn) => self.owners.remove(&qpn),
+            client::Target::Qp(qpn) => {
+                if let Some(client) = &client {
+                    self.listing.remove(&(client.session(), qpn.value()));
+                }
+                self.owners.remove(&qpn)
+            }
             client::Target::Srq(srq) => self.srq_owners.remove(&srq),
         };
-        if let Some(client) = find(&mut self.clients, id) {
+        if let Some(client) = client {
             client.remove_queue(number);
         }
     }

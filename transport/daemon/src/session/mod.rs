@@ -214,7 +214,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         common: Arc<Common>,
         vitals: &Arc<Vitals>,
     ) -> Result<(Self, Answer), Refusal> {
-        let limits = common.config.limits;
+        let limits = common.config().limits;
         let no = |e: &dyn std::fmt::Display| Refusal::new(Reason::Limit, e);
         let bytes = layout::session_bytes().map_err(|e| no(&e))?;
         let bytes = usize::try_from(bytes).map_err(|e| no(&e))?;

@@ -340,6 +340,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let number = self.objects.qps.get(&qpn).map_or(u32::MAX, |q| q.number);
         let id = self.id;
         let done = self.device.mailbox.run(move |server| {
+            server.retire_qp(id, qpn);
             let destroyed = server.engine.destroy_qp(qpn);
             destroyed.map_err(|e| by_engine(&e))?;
             server.remove_queue(id, Target::Qp(qpn), number);

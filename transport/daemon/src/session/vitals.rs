@@ -46,6 +46,10 @@ impl Vitals {
         let _ = self.device.set(device.to_owned());
     }
 
+    pub(crate) fn has_device(&self) -> bool {
+        self.device.get().is_some()
+    }
+
     pub(crate) fn program(&self) -> &str {
         self.program.get().map_or("", String::as_str)
     }
