@@ -64,6 +64,7 @@ if [ "$mode" = test ]; then
     need tshark have tshark
     need python3 have python3
     need python3-scapy scapy
+    need prometheus have prometheus
 fi
 
 # The peer's kernel and programs are not installed: tools/vm keeps them in its cache.
