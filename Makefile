@@ -18,7 +18,7 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo test fmt lint doc unit deny bench boundary daemon-soak hop sim paper fuzz \
+.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench boundary daemon-soak hop sim paper fuzz \
     interop interop-build interop-daemon interop-smoke interop-rate clean
 
 help: ## this list
@@ -35,6 +35,11 @@ build: setup ## the xroce command, optimised: target/release/xroce
 
 demo: build ## two RNICs in two namespaces (as root), or over UDP on loopback
 	@target/release/xroce demo
+
+demo-daemon: setup ## two daemons with three processes each, every operation: AF_XDP as root, UDP anyhow
+	$(CARGO) build --locked --release -p xroce -p xroced $(FLAGS)
+	@target/release/xroce demo --daemon
+	@target/release/xroce demo --daemon --backend udp
 
 test: setup-test fmt lint doc unit ## everything that is not a bench
 

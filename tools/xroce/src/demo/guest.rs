@@ -14,12 +14,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xroce_verbs::endpoint::{Endpoint, SideChannel};
 use xroce_verbs::{
-    Access, AhAttr, Completion, ConnectAttr, Context, Cq, Gid, Init, Mr, Pd, Placement, QKey, Qp,
-    Rc, Ready, RecvBatch, RemoteMr, SendBatch, SrqInfo, Type1, Type2, Uc, Ud, WcOpcode, WcStatus,
+    Access, AhAttr, Completion, ConnectAttr, Context, Cq, GRH_BYTES, Init, Mr, Pd, Placement, QKey,
+    Qp, Rc, Ready, RecvBatch, RemoteMr, SendBatch, SrqInfo, Type1, Type2, Uc, Ud, WcOpcode,
+    WcStatus,
 };
 
 /// Nothing here takes so long.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// What has not come by then is lost; how often it is sent.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+const TRIES: u32 = 10;
 /// Bytes of registered memory: what is sent in the first half, what comes in the second.
 const MEMORY: usize = 4 << 20;
 const HALF: u64 = MEMORY as u64 / 2;
@@ -136,6 +140,34 @@ impl Guest {
         let wc = *wc.ok()?;
         self.found.operations += 1;
         Ok(wc)
+    }
+
+    /// What may be lost on the way is sent until it has come: `send` on the one side, the completion
+    /// of a receive on the other.
+    fn until_it_comes(
+        &mut self,
+        step: &str,
+        send: impl Fn(&Self) -> Result<()>,
+    ) -> Result<Option<Completion>> {
+        for _ in 0..TRIES {
+            self.meet(step)?;
+            let mut came = None;
+            if self.acts {
+                send(self)?;
+                self.done()?;
+            } else {
+                came = self.cq.next(LOST_AFTER)?;
+            }
+            let theirs: bool = self.exchange(&came.is_some())?;
+            if let Some(wc) = came {
+                self.found.operations += 1;
+                return Ok(Some(*wc.ok()?));
+            }
+            if theirs {
+                return Ok(None);
+            }
+        }
+        bail!("{step}: {TRIES} times nothing came")
     }
 
     fn fill(&self, seed: u64, len: u64) -> Result<()> {
@@ -379,21 +411,20 @@ impl Guest {
         let there = theirs.memory.context("no memory of the partner")?;
         if self.acts {
             self.fill(3, 3000)?;
-            self.meet("UC")?;
-            let mut batch = SendBatch::new();
-            batch
-                .write(1, there.slice(HALF..)?)
-                .sge(self.mr.slice(0..3000)?);
-            batch.send(2).inline(b"there");
-            qp.post(&batch)?;
-            self.done()?;
-            self.done()?;
         } else {
             let mut receive = RecvBatch::new();
-            receive.recv(1).sge(self.mr.slice(0..64)?);
+            receive.recv(1);
             qp.post_recv(&receive)?;
-            self.meet("UC")?;
-            ensure!(self.done()?.byte_len == 5, "a UC message");
+        }
+        // Whole or not at all, and the receive says that it is there.
+        let came = self.until_it_comes("UC", |guest| {
+            let mut batch = SendBatch::new();
+            let to = there.slice(HALF..)?;
+            batch.write_imm(1, to, [5; 4]).sge(guest.mr.slice(0..3000)?);
+            Ok(qp.post(&batch)?)
+        })?;
+        if let Some(wc) = came {
+            ensure!(wc.opcode == WcOpcode::RecvRdmaWithImm, "{wc:?}");
             self.compare(HALF, 3, 3000)?;
         }
         self.meet("UC done")
@@ -406,24 +437,22 @@ impl Guest {
         let qp = qp.activate()?;
         if self.acts {
             self.fill(4, 900)?;
-            self.meet("UD")?;
-            let gid: Gid = theirs.gid;
-            let ah = self.pd.create_ah(&AhAttr::to(gid))?;
-            let mut batch = SendBatch::new();
-            batch
-                .send_to(1, ah.to(theirs.qpn, KEY))
-                .sge(self.mr.slice(0..900)?);
-            qp.post(&batch)?;
-            self.done()?;
         } else {
             let mut receive = RecvBatch::new();
-            receive.recv(1).sge(self.mr.slice(HALF - 40..HALF + 2000)?);
+            let grh = u64::from(GRH_BYTES);
+            let slice = self.mr.slice(HALF - grh..HALF + 2000)?;
+            receive.recv(1).sge(slice);
             qp.post_recv(&receive)?;
-            self.meet("UD")?;
-            ensure!(
-                self.done()?.src_qp == theirs.qpn,
-                "a datagram of somebody else"
-            );
+        }
+        let ah = self.pd.create_ah(&AhAttr::to(theirs.gid))?;
+        let came = self.until_it_comes("UD", |guest| {
+            let mut batch = SendBatch::new();
+            let to = ah.to(theirs.qpn, KEY);
+            batch.send_to(1, to).sge(guest.mr.slice(0..900)?);
+            Ok(qp.post(&batch)?)
+        })?;
+        if let Some(wc) = came {
+            ensure!(wc.src_qp == theirs.qpn, "a datagram of somebody else");
             self.compare(HALF, 4, 900)?;
         }
         self.meet("UD done")?;
