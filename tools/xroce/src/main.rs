@@ -11,7 +11,9 @@ mod doctor;
 mod hop;
 mod perf;
 mod sim;
+mod stat;
 mod stop;
+mod top;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -50,6 +52,10 @@ enum Command {
     /// Run the protocol engine at every host of a simulated data-centre fabric
     #[command(subcommand)]
     Sim(sim::SimCommand),
+    /// Print what the daemon has and does: devices, processes, queue pairs, and their rates
+    Stat(stat::StatArgs),
+    /// Show it live, as `top` does
+    Top(top::TopArgs),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +74,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "xdp")]
         Command::Hop(args) => hop::run(args, &mut out),
         Command::Sim(command) => sim::run(command, &mut out),
+        Command::Stat(args) => stat::run(args, &mut out),
+        Command::Top(args) => top::run(args, &mut out),
     };
     let result = result.and_then(|()| Ok(out.flush()?));
     let Err(e) = result else {
