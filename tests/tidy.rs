@@ -22,7 +22,7 @@ const LONG_FILES: [(&str, &str); 0] = [];
 const LONG_FUNCTIONS: [(&str, &str); 0] = [];
 
 /// Which crates of this workspace each may use: `wire <- proto <- engine -> {net, shm}`.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("transport/crc", &[]),
     ("transport/wire", &["crc"]),
     ("transport/proto", &["wire"]),
@@ -31,8 +31,16 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("transport/net", &["wire", "xdp-prog"]),
     ("transport/engine", &["wire", "proto", "shm", "net"]),
     (
+        "transport/control",
+        &["wire", "proto", "abi", "shm", "net", "engine"],
+    ),
+    (
+        "transport/daemon",
+        &["wire", "proto", "abi", "shm", "control", "net", "engine"],
+    ),
+    (
         "transport/verbs",
-        &["wire", "proto", "shm", "net", "engine"],
+        &["wire", "proto", "abi", "shm", "control", "net", "engine"],
     ),
     (
         "transport/fabric",

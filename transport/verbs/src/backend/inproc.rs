@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use xroce_engine::{
     Ah, AsyncEvent, Engine, EngineConfig, EngineError, EngineStats, Failure, Mr, Mw, MwId, MwType,
-    Notify, ObjectError, Range, Rereg, UdDest, Work, clock,
+    Notify, ObjectError, Range, Rereg, Work, clock,
 };
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::{Datapath, Link, PortStats};
@@ -25,13 +25,13 @@ use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
 use xroce_proto::srq::SrqAttr;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Completion, Cq, Srq};
-use xroce_proto::wr::{Data, RecvWr, SendWr};
 use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn, RKey};
 use xroce_wire::path::{AddressVector, AhAttr, Flow};
 
 use super::doze::Bell;
+use super::post::post_one;
 use super::{Backend, Fixed, Motion, Signal, no_qp};
-use crate::batch::{BadWr, Part, RecvRecords, SendRecord, SendRecords, WrError};
+use crate::batch::{BadWr, RecvRecords, SendRecords, WrError};
 use crate::channel::{Channel, LocalChannel};
 use crate::error::VerbsError;
 
@@ -211,7 +211,7 @@ impl<D: Datapath> InProc<D> {
     }
 
     /// Runs a command that changes something, then rings for the thread that polls.
-    fn command<R>(&self, run: impl FnOnce(&mut State<D>) -> R) -> R {
+    pub(super) fn command<R>(&self, run: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.lock();
         let result = run(&mut state);
         self.settle(&mut state);
@@ -235,7 +235,7 @@ impl<D: Datapath> InProc<D> {
         }
     }
 
-    fn check_postable(&self, first: Option<u64>) -> Result<(), BadWr> {
+    pub(super) fn check_postable(&self, first: Option<u64>) -> Result<(), BadWr> {
         let Some(reason) = self.broken.get() else {
             return Ok(());
         };
@@ -278,70 +278,6 @@ impl<D: Datapath> InProc<D> {
     fn addressing(&self) -> MutexGuard<'_, Addressing> {
         let locked = self.addressing.lock();
         locked.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Posts one record.
-fn post_one<D: Datapath>(
-    engine: &mut Engine<D>,
-    context: u32,
-    qpn: Qpn,
-    batch: &SendRecords,
-    record: &SendRecord,
-) -> Result<(), WrError> {
-    batch.check(record, context)?;
-    let inline;
-    let data = match record.data {
-        Part::Sges { .. } => Data::Sges(batch.sges_of(record)),
-        Part::Inline { .. } => {
-            inline = [batch.inline_of(record)];
-            Data::Inline(&inline)
-        }
-    };
-    let wr = SendWr {
-        wr_id: record.wr_id,
-        op: record.op,
-        flags: record.flags,
-        data,
-    };
-    let posted = match &record.to {
-        None => engine.post_send(qpn, &wr),
-        Some(to) => engine.post_datagram(
-            qpn,
-            &wr,
-            &UdDest {
-                ah: to.ah,
-                qpn: to.qpn,
-                qkey: to.qkey,
-            },
-        ),
-    };
-    Ok(posted?)
-}
-
-impl<D: Datapath> InProc<D> {
-    /// Posts records in order up to the first that is refused.
-    fn post_recvs(
-        &self,
-        context: u32,
-        batch: &RecvRecords,
-        mut post: impl FnMut(&mut Engine<D>, &RecvWr<'_>) -> Result<(), EngineError>,
-    ) -> Result<(), BadWr> {
-        self.check_postable(batch.records.first().map(|r| r.wr_id))?;
-        self.command(|state| {
-            for (index, record) in batch.records.iter().enumerate() {
-                let wr = RecvWr {
-                    wr_id: record.wr_id,
-                    sges: batch.sges_of(record),
-                };
-                let posted = match record.check(context) {
-                    Ok(()) => post(&mut state.engine, &wr).map_err(WrError::from),
-                    Err(e) => Err(e),
-                };
-                posted.map_err(|error| BadWr::new(index, record.wr_id, error))?;
-            }
-            Ok(())
-        })
     }
 }
 

@@ -6,6 +6,7 @@
 mod doze;
 mod driver;
 pub(crate) mod inproc;
+mod post;
 pub(crate) mod remote;
 mod signal;
 
