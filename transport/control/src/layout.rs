@@ -28,12 +28,19 @@ pub const QUEUES_MAX: u32 = SETS * DIRTY_MAX;
 /// daemon has taken some.
 pub const RING_MAX: u32 = 1 << 14;
 
+/// Bytes of an entry, as rings want it.
+#[allow(clippy::cast_possible_truncation, reason = "a constant below 256")]
+const fn entry(bytes: usize) -> u32 {
+    assert!(bytes <= 256);
+    bytes as u32
+}
+
 /// The ring of events.
 ///
 /// # Errors
 /// Never: for the type only.
 pub const fn events() -> Result<Geometry, RingLayoutError> {
-    Geometry::new(event::LEN as u32, EVENTS_MAX)
+    Geometry::new(entry(event::LEN), EVENTS_MAX)
 }
 
 /// Offset of a set of queues.
@@ -69,7 +76,7 @@ pub fn cq_capacity(depth: u32) -> Capacity {
 /// # Errors
 /// The capacity is no power of two, or too large.
 pub const fn cq(capacity: Capacity) -> Result<Geometry, RingLayoutError> {
-    Geometry::new(completion::LEN as u32, capacity.0)
+    Geometry::new(entry(completion::LEN), capacity.0)
 }
 
 /// A ring for so many work requests of so many entries each.
@@ -98,5 +105,5 @@ pub fn recv_capacity(depth: u32, sges: u8) -> Capacity {
 /// # Errors
 /// The capacity is no power of two, or too large.
 pub const fn work_ring(capacity: Capacity) -> Result<Geometry, RingLayoutError> {
-    Geometry::new(ENTRY as u32, capacity.0)
+    Geometry::new(entry(ENTRY), capacity.0)
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, chmod, chown};
@@ -18,6 +18,7 @@ use rustix::net::{
 };
 use xroce_control::reply::{Farewell, Report, SessionReport};
 use xroce_control::socket::{self, Kind};
+use xroce_engine::clock;
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 
@@ -238,16 +239,16 @@ impl Daemon {
         self.common.stopping.store(true, Ordering::Release);
         let _ = accepting.join();
         let devices = &self.common.devices;
-        let until = Instant::now() + drain;
-        while devices.iter().any(|device| device.outstanding() != 0) && Instant::now() < until {
+        let until = after(drain);
+        while devices.iter().any(|device| device.outstanding() != 0) && clock::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
         for device in devices {
             device.expel_all(reason);
         }
         // Their threads destroy what is theirs; a process that does not answer is not waited for.
-        let until = Instant::now() + Duration::from_secs(5);
-        while self.common.any_attached() && Instant::now() < until {
+        let until = after(Duration::from_secs(5));
+        while self.common.any_attached() && clock::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
         for device in devices {
@@ -282,6 +283,12 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         self.end("the daemon ends", Duration::ZERO);
     }
+}
+
+/// That much from now.
+fn after(wait: Duration) -> xroce_proto::time::Instant {
+    let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+    clock::now() + xroce_proto::time::Duration::from_nanos(ns)
 }
 
 /// The socket; one that a daemon left behind is replaced.

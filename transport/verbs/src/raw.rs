@@ -7,7 +7,9 @@
 
 use std::sync::Arc;
 
-use xroce_engine::{AsyncEvent, Failure, Mr, Mw, MwId, MwType, Notify, Range, Rereg, UdDest};
+use xroce_engine::{
+    AsyncEvent, Failure, Mr, Mw, MwId, MwType, Notify, ObjectError, Range, Rereg, UdDest,
+};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
@@ -207,6 +209,15 @@ impl RawDevice {
         limit: Option<u32>,
     ) -> Result<(), VerbsError> {
         self.backend().modify_srq(srq, max_wr, limit)
+    }
+
+    /// `ibv_query_srq`, and how many receives are posted.
+    ///
+    /// # Errors
+    /// It does not exist, or the device is broken.
+    pub fn query_srq(&self, srq: Srq) -> Result<(SrqAttr, u32), VerbsError> {
+        let found = self.backend().query_srq(srq);
+        found.ok_or_else(|| VerbsError::Engine(ObjectError::NoSrq(srq).into()))
     }
 
     /// `ibv_destroy_srq`.

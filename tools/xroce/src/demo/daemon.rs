@@ -6,9 +6,11 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+
+use xroce_engine::clock;
 
 use super::child::{Child, Line};
 use super::guest::Found;
@@ -16,6 +18,8 @@ use super::stage::Stage;
 use super::{PATIENCE, note, server_port};
 use crate::stop;
 
+/// Between two looks whether a daemon listens.
+const LOOK: Duration = Duration::from_millis(10);
 /// Processes of each daemon.
 const GUESTS: usize = 3;
 
@@ -26,7 +30,7 @@ pub(super) fn run(stage: &Stage, json: bool, out: &mut dyn Write) -> Result<()> 
     let [first, second] = stage.daemons(&sockets)?;
     let _daemons = [start(first, &sockets[0])?, start(second, &sockets[1])?];
     note(&format!("two daemons with {GUESTS} processes each"));
-    let began = Instant::now();
+    let began = clock::now();
     let mut pairs = Vec::new();
     for _ in 0..GUESTS {
         let mut listens = guest(stage, &sockets[0], None)?;
@@ -41,7 +45,7 @@ pub(super) fn run(stage: &Stage, json: bool, out: &mut dyn Write) -> Result<()> 
             sum.bytes += found.bytes;
         }
     }
-    let seconds = began.elapsed().as_secs_f64();
+    let seconds = clock::now().since(began).as_nanos() as f64 / 1e9;
     if json {
         writeln!(out, "{}", serde_json::to_string(&sum)?)?;
     } else {
@@ -60,21 +64,22 @@ pub(super) fn run(stage: &Stage, json: bool, out: &mut dyn Write) -> Result<()> 
 /// Starts a daemon and waits until it listens.
 fn start(command: Command, socket: &Path) -> Result<Child> {
     let mut daemon = Child::spawn("daemon", command)?;
-    let end = Instant::now() + PATIENCE;
+    let mut waited = Duration::ZERO;
     while xroce_control::socket::connect_to(socket).is_err() {
         stop::check()?;
         if daemon.has_ended()? {
             daemon.finish(PATIENCE)?;
             bail!("the daemon ended at once");
         }
-        if Instant::now() > end {
+        if waited > PATIENCE {
             bail!(
                 "the daemon does not listen at {}: {}",
                 socket.display(),
                 daemon.end()
             );
         }
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(LOOK);
+        waited += LOOK;
     }
     Ok(daemon)
 }

@@ -17,7 +17,7 @@ use super::client::ClientId;
 use crate::bell::Bell;
 
 /// Completions moved at a time.
-const BATCH: usize = 32;
+const BATCH: u32 = 32;
 
 /// A completion queue of a process.
 #[derive(Debug)]
@@ -50,10 +50,10 @@ impl Seat {
             received: false,
         };
         let mut solicited = false;
-        let mut batch = [Completion::EMPTY; BATCH];
+        let mut batch = [Completion::EMPTY; BATCH as usize];
         loop {
             let wrong = |e: &dyn std::fmt::Display| format!("completion queue {}: {e}", self.cq.0);
-            let room = self.ring.room(BATCH as u32).map_err(|e| wrong(&e))? as usize;
+            let room = self.ring.room(BATCH).map_err(|e| wrong(&e))? as usize;
             let Some(room) = batch.get_mut(..room) else {
                 break;
             };
@@ -66,7 +66,7 @@ impl Seat {
                     wc.flags.contains(WcFlags::SOLICITED) || wc.status != WcStatus::Success;
             }
             moved.count += u32::try_from(found).unwrap_or(0);
-            if found == BATCH {
+            if found == BATCH as usize {
                 self.ring.publish();
                 continue;
             }

@@ -68,9 +68,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         match request {
             Request::QueryQp { qpn } => {
                 self.objects.check_qp(qpn)?;
-                let info =
-                    self.engine(move |engine| engine.query_qp(qpn).ok_or(EngineError::NoQp(qpn)));
-                Answer::of(&info?)
+                Answer::of(&self.query_qp(qpn)?)
             }
             Request::Counters { qpn } => {
                 self.objects.check_qp(qpn)?;

@@ -9,7 +9,7 @@ use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
 use xroce_engine::{Ah, Engine, EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Pd;
-use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
 use xroce_proto::srq::SrqAttr;
 use xroce_proto::wc::{Cq, Srq};
 use xroce_shm::{ARM_AT, ArmWord, Consumer, Producer, Region};
@@ -216,7 +216,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         self.objects.check_srq(srq)?;
         self.after_posts(srq, move |engine| {
             let attr = engine.query_srq(srq).zip(engine.srq_len(srq));
-            attr.ok_or(ObjectError::NoSrq(srq).into())
+            attr.ok_or_else(|| ObjectError::NoSrq(srq).into())
         })
     }
 
@@ -324,6 +324,20 @@ impl<D: Datapath + Send + 'static> Attached<D> {
                 server.take_all_of(id, number);
             }
             server.engine.modify_qp(qpn, &attr)
+        });
+        done.map_err(by_end)?.map_err(|e| by_engine(&e))
+    }
+
+    /// As it is when what was posted before is posted: who asks knows that it is.
+    pub(super) fn query_qp(&mut self, qpn: Qpn) -> Result<QpInfo, Refusal> {
+        let id = self.id;
+        let number = self.objects.qps.get(&qpn).map(|q| q.number);
+        let done = self.device.mailbox.run(move |server| {
+            if let Some(number) = number {
+                server.take_all_of(id, number);
+            }
+            let info = server.engine.query_qp(qpn);
+            info.ok_or(EngineError::NoQp(qpn))
         });
         done.map_err(by_end)?.map_err(|e| by_engine(&e))
     }

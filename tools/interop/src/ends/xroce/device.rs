@@ -235,6 +235,12 @@ impl Daemoned {
         })
     }
 
+    /// Waits until the daemon has taken what was posted: the next step of a scenario may be that the
+    /// other end sends, and what comes before its receive is lost where nothing is repeated.
+    fn settled(&self, qpn: Qpn) -> Result<()> {
+        Ok(self.raw.query_qp(qpn).map(drop)?)
+    }
+
     /// The way in the words of a program, which the daemon resolves.
     fn asked(&self, way: &Way) -> Result<(AhAttr, Flow)> {
         let gids = self.context.gids();
@@ -302,7 +308,9 @@ impl Verbs for Daemoned {
     fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<()> {
         self.recvs.clear();
         self.recvs.push(wr);
-        Ok(self.raw.post_srq_recv(srq, &self.recvs)?)
+        self.raw.post_srq_recv(srq, &self.recvs)?;
+        // As below.
+        Ok(self.raw.query_srq(srq).map(drop)?)
     }
 
     fn create_qp(&mut self, init: &QpInit) -> Result<Qpn> {
@@ -326,13 +334,15 @@ impl Verbs for Daemoned {
     fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>, to: Option<&UdDest>) -> Result<()> {
         self.sends.clear();
         self.sends.push(wr, to);
-        Ok(self.raw.post_send(qpn, &self.sends)?)
+        self.raw.post_send(qpn, &self.sends)?;
+        self.settled(qpn)
     }
 
     fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<()> {
         self.recvs.clear();
         self.recvs.push(wr);
-        Ok(self.raw.post_recv(qpn, &self.recvs)?)
+        self.raw.post_recv(qpn, &self.recvs)?;
+        self.settled(qpn)
     }
 
     fn counters(&mut self, qpn: Qpn) -> Option<Counters> {

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use xroce_abi::{BadEntry, ENTRY, recv, send};
+use xroce_engine::clock;
 use xroce_proto::qp::QpAttr;
 use xroce_proto::qp::rules::{self, PostRules};
 use xroce_proto::srq::SrqAttr;
+use xroce_proto::time::Duration;
 use xroce_proto::wc::{Completion, WcOpcode, WcStatus};
 use xroce_proto::wr::{PostError, RecvWr, SendFlags, SendOp, SendWr};
 use xroce_shm::Producer;
@@ -21,7 +22,7 @@ use super::session::Doorbell;
 use crate::batch::WrError;
 
 /// A ring that the daemon does not empty for so long is one it does not look at any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_millis(5_000);
 
 /// A work request that is not completed.
 #[derive(Clone, Copy, Debug)]
@@ -70,15 +71,18 @@ fn put(ring: &mut Producer, bell: &Doorbell, bytes: &[u8]) -> Result<(), WrError
 #[cold]
 fn wait_for_room(ring: &mut Producer, bell: &Doorbell, wanted: u32) -> Result<(), WrError> {
     ring.publish();
-    let end = Instant::now() + PATIENCE;
+    let end = clock::now() + PATIENCE;
     loop {
         bell.ring();
         if ring.room(wanted).map_err(corrupt)? >= wanted {
             return Ok(());
         }
         bell.check_alive()?;
-        if Instant::now() > end {
-            let reason = format!("the daemon has taken nothing for {} s", PATIENCE.as_secs());
+        if clock::now() > end {
+            let reason = format!(
+                "the daemon has taken nothing for {} ns",
+                PATIENCE.as_nanos()
+            );
             return Err(bell.device_error(reason));
         }
         std::thread::yield_now();
