@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -29,8 +29,10 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
             .context("catching signals")?;
     }
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("catching signals")?;
-    raise_descriptor_limit();
-    let daemon = Arc::new(Daemon::start(plan.daemon.clone())?);
+    raise_limits();
+    // What it says has its causes in it.
+    let daemon = Daemon::start(plan.daemon.clone()).map_err(|e| anyhow!("{e}"))?;
+    let daemon = Arc::new(daemon);
     let exporter = plan
         .metrics
         .map(|at| Exporter::start(at, Arc::clone(&daemon)));
@@ -126,19 +128,26 @@ fn try_reload(cli: &Cli, daemon: &Daemon, log: &Log, running: &mut Plan) -> Resu
     Ok(())
 }
 
-/// Every process takes a handful of descriptors: as many as the system gives.
-fn raise_descriptor_limit() {
-    let had = getrlimit(Resource::Nofile);
-    let wanted = Rlimit {
-        current: had.maximum,
-        maximum: had.maximum,
-    };
-    match setrlimit(Resource::Nofile, wanted) {
-        Ok(()) => tracing::debug!(limit = had.maximum, "descriptors"),
-        Err(error) => tracing::warn!(
-            %error,
-            limit = had.current,
-            "the limit of descriptors could not be raised: fewer processes can attach"
-        ),
+/// Every process takes a handful of descriptors, and the frames of AF_XDP are locked memory: as much
+/// of both as the system gives.
+fn raise_limits() {
+    for (resource, what) in [
+        (Resource::Nofile, "descriptors"),
+        (Resource::Memlock, "locked memory"),
+    ] {
+        let had = getrlimit(resource);
+        let wanted = Rlimit {
+            current: had.maximum,
+            maximum: had.maximum,
+        };
+        match setrlimit(resource, wanted) {
+            Ok(()) => tracing::debug!(what, limit = had.maximum, "limit"),
+            Err(error) => tracing::warn!(
+                %error,
+                what,
+                limit = had.current,
+                "the limit could not be raised: fewer processes or devices fit"
+            ),
+        }
     }
 }

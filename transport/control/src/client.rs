@@ -26,12 +26,12 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum ClientError {
     /// Nobody listens, or it is not permitted.
-    #[error("no daemon at {}: {source}; is xroced running, and may this user open its socket?", path.display())]
+    #[error("no daemon at {}: {cause}; is xroced running, and may this user open its socket?", path.display())]
     Connect {
         /// The socket.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// It said no.
     #[error("the daemon refuses: {0}")]
@@ -60,9 +60,9 @@ impl Client {
     /// # Errors
     /// Nobody listens there, it is not permitted, or the daemon is of another release.
     pub fn connect(path: &Path, program: &str) -> Result<Self, ClientError> {
-        let failed = |source: io::Error| ClientError::Connect {
+        let failed = |cause: io::Error| ClientError::Connect {
             path: path.to_owned(),
-            source,
+            cause,
         };
         let socket = socket::connect_to(path).map_err(failed)?;
         for kind in [Timeout::Recv, Timeout::Send] {

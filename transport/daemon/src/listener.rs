@@ -119,7 +119,11 @@ impl Daemon {
         }
         let listener = listen_at(&config)?;
         let devices: Result<Vec<_>, _> = config.devices.iter().map(device::open).collect();
-        Self::listen(config, devices?, listener)
+        // Nobody is to find a socket where nobody will answer.
+        let devices = devices.inspect_err(|_| {
+            let _ = std::fs::remove_file(&config.socket);
+        })?;
+        Self::listen(config, devices, listener)
     }
 
     /// The same on a port of one's own, and only that: `device` says what it is called and how it
@@ -134,7 +138,10 @@ impl Daemon {
         addressing: Addressing,
     ) -> Result<Self, DaemonError> {
         let listener = listen_at(&config)?;
-        let device: Arc<dyn AnyDevice> = Device::start(device, port, addressing)?;
+        let device = Device::start(device, port, addressing).inspect_err(|_| {
+            let _ = std::fs::remove_file(&config.socket);
+        });
+        let device: Arc<dyn AnyDevice> = device?;
         Self::listen(config, vec![device], listener)
     }
 

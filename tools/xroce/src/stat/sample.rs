@@ -228,7 +228,8 @@ impl QpRates {
 
 /// "9", "12.3k", "4.56M": three digits and what they are multiplied by.
 pub(crate) fn si(value: f64) -> String {
-    let mut value = value;
+    // A sum of nothing is -0.
+    let mut value = value.abs();
     for unit in ["", "k", "M", "G", "T"] {
         if value < 999.5 || unit == "T" {
             return match value {
@@ -349,6 +350,7 @@ pub(crate) mod tests {
     fn numbers_have_three_digits() {
         for (value, text) in [
             (0.0, "0"),
+            (-0.0, "0"),
             (7.0, "7"),
             (0.5, "0.50"),
             (999.0, "999"),

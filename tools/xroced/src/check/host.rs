@@ -3,13 +3,23 @@
 use std::collections::BTreeMap;
 
 use rustix::process::{Resource, getrlimit};
-use xroce_daemon::{DaemonConfig, DeviceConfig};
+use xroce_daemon::{Below, DaemonConfig, DeviceConfig};
 use xroce_engine::PollMode;
 
 use super::Findings;
 
 /// Capabilities that AF_XDP needs, with their numbers.
-const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39)];
+const NEEDED: [(&str, u32); 4] = [
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_NET_RAW", 13),
+    ("CAP_PERFMON", 38),
+    ("CAP_BPF", 39),
+];
+/// `CAP_IPC_LOCK`, with which there is no limit on locked memory.
+const IPC_LOCK: u64 = 1 << 14;
+/// Bytes of a frame, and frames for each receive chunk: as many are sent.
+const FRAME: u64 = 4096;
+const FRAMES_PER_CHUNK: u64 = 2;
 /// Descriptors of a session: socket, bells, and a completion channel.
 const DESCRIPTORS: u64 = 4;
 /// Descriptors of the daemon itself.
@@ -85,7 +95,7 @@ pub(super) fn check_cores(devices: &[DeviceConfig], found: &mut Findings) {
 }
 
 /// Whether AF_XDP is permitted to this process.
-pub(super) fn check_privileges(found: &mut Findings) {
+pub(super) fn check_privileges(devices: &[DeviceConfig], found: &mut Findings) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let held = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
@@ -104,6 +114,20 @@ pub(super) fn check_privileges(found: &mut Findings) {
         found.wrong(format!(
             "AF_XDP needs {}: run as root, or by the unit xroced.service",
             lacking.join(", ")
+        ));
+    }
+    let chunks = devices.iter().map(|d| match d.below {
+        Below::Xdp { ring_size, .. } => u64::from(ring_size),
+        Below::Udp { .. } => 0,
+    });
+    let needed = chunks.sum::<u64>() * FRAME * FRAMES_PER_CHUNK;
+    if held & IPC_LOCK == 0
+        && let Some(limit) = getrlimit(Resource::Memlock).maximum
+        && limit < needed
+    {
+        found.wrong(format!(
+            "frames take about {needed} bytes of locked memory, the limit is {limit}: raise it (ulimit -l, \
+             LimitMEMLOCK of the unit), or give a smaller ring-size"
         ));
     }
 }

@@ -53,7 +53,7 @@ pub(crate) fn run(cli: &Cli, out: &mut dyn Write) -> Result<bool> {
     host::check_cores(&plan.daemon.devices, &mut found);
     let is_xdp = |below: &Below| matches!(below, Below::Xdp { .. });
     if plan.daemon.devices.iter().any(|d| is_xdp(&d.below)) {
-        host::check_privileges(&mut found);
+        host::check_privileges(&plan.daemon.devices, &mut found);
     }
     socket::check(&plan, &mut found);
     host::check_descriptors(&plan.daemon, &mut found);
