@@ -18,8 +18,9 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench boundary daemon-soak hop sim paper fuzz \
-    interop interop-build interop-daemon interop-smoke interop-rate clean
+.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench boundary \
+    daemon-soak hop sim paper fuzz interop interop-build interop-daemon interop-smoke interop-rate deb \
+    deb-smoke clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -30,14 +31,13 @@ setup:
 setup-test:
 	@scripts/setup.sh test
 
-build: setup ## the xroce command, optimised: target/release/xroce
-	$(CARGO) build --locked --release -p xroce $(FLAGS)
+build: setup ## xroce and xroced, optimised: target/release/xroce, xroced
+	$(CARGO) build --locked --release -p xroce -p xroced $(FLAGS)
 
 demo: build ## two RNICs in two namespaces (as root), or over UDP on loopback
 	@target/release/xroce demo
 
-demo-daemon: setup ## two daemons with three processes each, every operation: AF_XDP as root, UDP anyhow
-	$(CARGO) build --locked --release -p xroce -p xroced $(FLAGS)
+demo-daemon: build ## two daemons with three processes each, every operation: AF_XDP as root, UDP anyhow
 	@target/release/xroce demo --daemon
 	@target/release/xroce demo --daemon --backend udp
 
@@ -122,6 +122,12 @@ interop-smoke: interop-build ## a handful of that, on one kernel, without and wi
 
 interop-rate: interop-build ## rxe and xroce between two virtual machines, side by side
 	@target/release/xroce-interop rate $(INTEROP)
+
+deb: build ## a Debian package: target/xroce_*.deb
+	@scripts/deb.sh
+
+deb-smoke: build ## installs it into a root of its own, runs it there, purges it (as root)
+	@scripts/deb-smoke.sh
 
 clean: ## removes what was built
 	$(CARGO) clean

@@ -7,7 +7,8 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test that fails may panic; figures are printed"
+    clippy::disallowed_methods,
+    reason = "a test that fails may panic; figures are printed, and time is measured for them"
 )]
 
 mod crowd;
