@@ -9,6 +9,8 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::cast_precision_loss,
     reason = "a bench: prints, and dies of what goes wrong"
 )]
 
@@ -132,7 +134,7 @@ impl Ends {
         let mut n = 0u32;
         while began.elapsed() < ROUND {
             // Now and then one that completes, so that the queue does not fill.
-            let signal = n % 64 == 0;
+            let signal = n.is_multiple_of(64);
             let at = Instant::now();
             for (from, to) in [(0, 1), (1, 0)] {
                 self.qps[to].post_recv(&receives[to]).unwrap();

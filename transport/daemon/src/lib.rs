@@ -5,17 +5,17 @@
 //! awake.
 //!
 //! # Threads
-//! * One per device ([`serve`]): it has the engine and nothing else touches it. Commands reach it
-//!   by a [`mailbox`].
-//! * One per process ([`session`]): it answers requests, knows what belongs to the process, counts
+//! * One per device (`serve`): it has the engine and nothing else touches it. Commands reach it
+//!   by a `mailbox`.
+//! * One per process (`session`): it answers requests, knows what belongs to the process, counts
 //!   it against the limits and destroys it in the end. What takes long (resolving a neighbour,
 //!   mapping memory) holds nobody else up.
-//! * One that accepts ([`listener`]).
+//! * One that accepts (`listener`).
 //!
 //! # What a process can do
 //! Anything, to itself. All it shares with the daemon is memory made for it alone; what it writes
-//! there is copied out once and judged ([`serve`]'s `post`). What it asks for is looked up among
-//! its own objects ([`session`]'s `objects`), memory it registers is mapped only if it cannot be
+//! there is copied out once and judged (`serve`'s `post`). What it asks for is looked up among
+//! its own objects (`session`'s `objects`), memory it registers is mapped only if it cannot be
 //! taken away again (`xroce-shm`), and addresses are resolved here, so that packets say who sent
 //! them. A process that breaks a rule is closed with the reason; others do not notice.
 #![forbid(unsafe_code)]
