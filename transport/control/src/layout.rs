@@ -5,8 +5,8 @@
 //!
 //! * The session: a word whose zero means that the daemon is awake ([`PARK`]), a ring of events
 //!   from the daemon ([`EVENTS`]), and sets of the queues with news ([`SETS`]).
-//! * A completion queue: one ring ([`cq`]).
-//! * A queue pair: a ring of sends and, behind it, one of receives ([`sends`], [`recvs`]).
+//! * A completion queue: one ring ([`cq()`]).
+//! * A queue pair: a ring of sends and, behind it, one of receives ([`work_ring`]).
 //! * A shared receive queue: a ring of receives.
 
 use xroce_abi::{ENTRY, completion, event, recv, send};
