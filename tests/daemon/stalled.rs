@@ -41,6 +41,43 @@ fn who_never_polls_overruns_its_own_queue() {
     witness::print("stalled", &before, &witness.finish());
 }
 
+/// One that keeps its queues full all the time: others have their turn all the same.
+#[test]
+fn who_floods_the_daemon_shares_it() {
+    let host = Host::start(|_| {});
+    let before = witness::undisturbed(&host);
+    let witness = Witness::start(&host);
+    let stop = Arc::new(AtomicBool::new(false));
+    let ends = [(); 2].map(|()| End::new(host.attach()));
+    let flood = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let [a, _b] = pair(&ends[0], &ends[1]);
+            let there = ends[1].mr.remote().unwrap();
+            let mut one = SendBatch::new();
+            one.write(1, there)
+                .sge(ends[0].mr.slice(0..16_384).unwrap());
+            let mut done = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                // Until the queue is full.
+                while a.post(&one).is_ok() {}
+                while let Some(wc) = ends[0].cq.poll_one().unwrap() {
+                    wc.ok().unwrap();
+                    done += 1;
+                }
+            }
+            done
+        }
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20 * rounds()));
+    let during = witness.finish();
+    stop.store(true, Ordering::Relaxed);
+    let done = flood.join().unwrap();
+    println!("flood: {done} WRITEs of 16 KiB beside the others");
+    assert!(done > 0);
+    witness::print("flood", &before, &during);
+}
+
 #[test]
 fn connections_that_come_and_go_leave_the_memory_flat() {
     let host = Host::start(|_| {});

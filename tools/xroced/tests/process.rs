@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::Signal;
 use xroce_control::client::Client;
-use xroce_verbs::{RecvBatch, WcStatus};
+use xroce_verbs::{Event, RecvBatch, WcStatus};
 
 use common::{End, LONG, Running, address, pair, send, xroced};
 
@@ -51,6 +51,38 @@ fn it_says_that_it_is_ready_serves_and_ends_cleanly() {
     for words in ["serving", "attached", "stopping", "SIGTERM", "stopped"] {
         assert!(log.contains(words), "{words}: {log}");
     }
+}
+
+#[test]
+fn a_daemon_that_is_killed_is_noticed_at_once_and_can_be_started_again() {
+    let mut daemon = Running::start(&["--log", "warn"]);
+    let [near, far] = [End::of(daemon.attach()), End::of(daemon.attach())];
+    let qps = pair(&near, &far);
+    send(&near, &far, &qps, 3);
+    for n in 0..3 {
+        let mut receive = RecvBatch::new();
+        receive.recv(n).sge(far.mr.slice(0..64).unwrap());
+        qps[1].post_recv(&receive).unwrap();
+    }
+    // One waits for a completion, one for an event, when it happens.
+    let (flushed, event) = std::thread::scope(|scope| {
+        let completion = scope.spawn(|| far.cq.next(LONG).unwrap().expect("a completion"));
+        let event = scope.spawn(|| near.context.wait_event(LONG).unwrap());
+        daemon.signal(Signal::KILL);
+        (completion.join().unwrap(), event.join().unwrap())
+    });
+    assert_eq!((flushed.wr_id, flushed.status), (0, WcStatus::WrFlushErr));
+    assert_eq!(event.map(|e| e.event), Some(Event::DeviceFatal));
+    let rest = [1, 2].map(|_| far.cq.next(LONG).unwrap().unwrap().wr_id);
+    assert_eq!(rest, [1, 2]);
+    let over = far.cq.poll_one().unwrap_err().to_string();
+    assert!(over.contains("the daemon is gone"), "{over}");
+    assert_eq!(daemon.ended(), None, "killed");
+    // Its socket is still there; the next one takes its place.
+    assert!(daemon.socket().exists());
+    let daemon = daemon.start_again(&["--log", "warn"]);
+    let [near, far] = [End::of(daemon.attach()), End::of(daemon.attach())];
+    send(&near, &far, &pair(&near, &far), 3);
 }
 
 #[test]

@@ -402,6 +402,40 @@ fn memory_is_registered_while_others_write_to_it() {
 }
 
 #[test]
+fn a_daemon_has_several_devices() {
+    let dir = TempDir::new().unwrap();
+    let device = |name: &str| DeviceConfig {
+        name: name.to_owned(),
+        ..DeviceConfig::new(Below::Udp {
+            addr: address(),
+            ifname: None,
+        })
+    };
+    let socket = dir.path().join("s");
+    let devices = vec![device("one"), device("two")];
+    let daemon = Daemon::start(DaemonConfig::new(&socket, devices)).unwrap();
+    assert_eq!(daemon.devices(), ["one", "two"]);
+    let attach = |name| Context::attach(&socket, name);
+    let ends = [Some("two"), None].map(|name| End::of(attach(name).unwrap()));
+    let names = [0, 1].map(|n: usize| ends[n].context.name().to_owned());
+    assert!(
+        names[0].starts_with("two") && names[1].starts_with("one"),
+        "{names:?}"
+    );
+    assert_ne!(ends[0].context.gid(0), ends[1].context.gid(0));
+    ping_pong(&ends[0], &ends[1]);
+    let refused = attach(Some("three")).unwrap_err().to_string();
+    assert!(
+        refused.contains("\"three\"") && refused.contains("one, two"),
+        "{refused}"
+    );
+    // Two of one name are a mistake.
+    let twice = DaemonConfig::new(dir.path().join("t"), vec![device("one"), device("one")]);
+    let refused = Daemon::start(twice).unwrap_err().to_string();
+    assert!(refused.contains("two devices are called"), "{refused}");
+}
+
+#[test]
 fn the_end_of_the_daemon_flushes_what_is_posted() {
     let mut hosts = [Host::start(), Host::start()];
     let [near, far] = [0, 1].map(|n| hosts[n].end());

@@ -66,10 +66,22 @@ pub struct Running {
 impl Running {
     /// Starts one, and waits until it is ready.
     pub fn start(args: &[&str]) -> Self {
-        let dir = TempDir::new().unwrap();
+        Self::start_in(TempDir::new().unwrap(), address(), args)
+    }
+
+    /// Another, where this one was and with its address.
+    pub fn start_again(self, args: &[&str]) -> Self {
+        let Self {
+            process, dir, addr, ..
+        } = self;
+        drop(process);
+        std::fs::remove_file(dir.path().join("notify")).unwrap();
+        Self::start_in(dir, addr, args)
+    }
+
+    fn start_in(dir: TempDir, addr: IpAddr, args: &[&str]) -> Self {
         let notes = UnixDatagram::bind(dir.path().join("notify")).unwrap();
         notes.set_read_timeout(Some(LONG)).unwrap();
-        let addr = address();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_xroced"))
             .args(["--udp", &addr.to_string(), "--socket"])

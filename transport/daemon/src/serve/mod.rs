@@ -49,6 +49,8 @@ pub(crate) struct Server<D: Datapath> {
     mailbox: Arc<Mailbox<D>>,
     addressing: Arc<RwLock<Addressing>>,
     clients: Vec<(u32, Option<Client>)>,
+    /// Of which so many are there.
+    attached: usize,
     /// Those that may write without ringing.
     active: Vec<ClientId>,
     /// By slot of the completion queue.
@@ -85,6 +87,7 @@ impl<D: Datapath> Server<D> {
             mailbox,
             addressing,
             clients: Vec::new(),
+            attached: 0,
             active: Vec::new(),
             seats: Vec::new(),
             stalled: Vec::new(),
@@ -421,6 +424,7 @@ impl<D: Datapath> Server<D> {
         self.rest.watch(id, &client.kick)?;
         client.park.unpark();
         *place = Some(client);
+        self.attached += 1;
         self.active.push(id);
         Ok(id)
     }
@@ -434,6 +438,7 @@ impl<D: Datapath> Server<D> {
         if *life == id.life
             && let Some(client) = place.take()
         {
+            self.attached -= 1;
             self.rest.forget(&client.kick);
         }
     }

@@ -142,7 +142,7 @@ impl<D: Datapath> Server<D> {
             self.rest.parked_at = now;
             self.park_quiet(now);
         }
-        if self.active.len() < self.clients.len() {
+        if self.active.len() < self.attached {
             self.wake_rung(Duration::default());
         }
     }
