@@ -3,7 +3,8 @@
 //! A socket of kind SEQPACKET carries whole messages with the descriptors that belong to them
 //! ([`socket`]). The process asks ([`Request`]), the daemon answers each request once and in order
 //! ([`reply`]), and says why before it hangs up. Work requests and completions are not said here:
-//! they stand in rings ([`layout`], `xroce-abi`) whose memory a reply brings along.
+//! they stand in rings ([`layout`], `xroce-abi`) whose memory a reply brings along, and so do
+//! captured frames ([`capture`]).
 //!
 //! # A message
 //! A header of 16 bytes, in the byte order of the machine both are on, and a body of JSON:
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod capture;
 pub mod layout;
 pub mod reply;
 mod request;

@@ -9,6 +9,8 @@ use xroce_proto::wc::{Cq, Srq};
 use xroce_wire::newtypes::{Gid, LKey, PKey, Qpn, Va};
 use xroce_wire::path::{AhAttr, Flow};
 
+use crate::capture::CaptureSpec;
+
 /// A part of a memfd that comes with the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -262,6 +264,19 @@ pub enum Request {
         /// Which.
         ah: Ah,
     },
+
+    /// Copies the frames of the device from now on, until [`Request::EndCapture`] or the end of the
+    /// session: [`CaptureMade`](crate::capture::CaptureMade) with the memory of its ring and the
+    /// descriptor that rings. Only for root and the user of the daemon, one at a time.
+    Capture {
+        /// Which frames, and how much of them.
+        spec: CaptureSpec,
+    },
+    /// What the capture of this session has counted:
+    /// [`CaptureStats`](crate::capture::CaptureStats).
+    CaptureStats,
+    /// Its end: the same, for the last time. What is in the ring stays there.
+    EndCapture,
 
     /// What the daemon has and does: [`Report`](crate::reply::Report). This and the next two need no
     /// device. Who is neither root nor the user of the daemon sees only what is their own.

@@ -150,6 +150,15 @@ impl Addressing {
         &self.gids
     }
 
+    /// The UDP port that everything is sent from; `None` if every connection has its own.
+    #[must_use]
+    pub const fn src_port(&self) -> Option<u16> {
+        match self.below {
+            Below::Udp { src_port } => Some(src_port),
+            Below::Ethernet | Below::Given { .. } => None,
+        }
+    }
+
     /// Whether the link was up when last looked at.
     #[must_use]
     pub const fn is_up(&self) -> bool {
