@@ -19,6 +19,7 @@ use crate::report;
 use crate::serve::Server;
 use crate::serve::totals::Sums;
 use crate::session::{Attached, Greeted};
+use crate::tap::Tap;
 
 /// A device in use.
 pub(crate) struct Device<D: Datapath> {
@@ -26,6 +27,7 @@ pub(crate) struct Device<D: Datapath> {
     pub(crate) port: String,
     pub(crate) ethernet: bool,
     pub(crate) link_mtu: usize,
+    pub(crate) max_frame: usize,
     pub(crate) path_mtu: PathMtu,
     pub(crate) mailbox: Arc<Mailbox<D>>,
     pub(crate) addressing: Arc<RwLock<Addressing>>,
@@ -66,10 +68,11 @@ impl<D: Datapath + Send + 'static> Device<D> {
     ) -> Result<Arc<Self>, DaemonError> {
         let caps = port.caps();
         let (port_name, link_mtu) = (caps.name.clone(), caps.mtu);
+        let max_frame = caps.max_frame;
         let ethernet = caps.link == Link::Ethernet;
         let mailbox = Mailbox::new().map_err(DaemonError::system("making an eventfd"))?;
         let mailbox = Arc::new(mailbox);
-        let mut engine = Engine::new(port, EngineConfig::default());
+        let mut engine = Engine::new(Tap::new(port), EngineConfig::default());
         engine.set_gids(addressing.gids());
         let addressing = Arc::new(RwLock::new(addressing));
         let made = Server::new(
@@ -95,6 +98,7 @@ impl<D: Datapath + Send + 'static> Device<D> {
             port: port_name,
             ethernet,
             link_mtu,
+            max_frame,
             path_mtu: PathMtu::for_link_mtu(link_mtu).unwrap_or(PathMtu::Mtu256),
             mailbox,
             addressing,

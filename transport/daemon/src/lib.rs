@@ -12,6 +12,8 @@
 //!   mapping memory) holds nobody else up.
 //! * One that accepts (`listener`).
 //!
+//! Between port and engine is a [`tap`], by which one process at a time may see what passes.
+//!
 //! # What a process can do
 //! Anything, to itself. All it shares with the daemon is memory made for it alone; what it writes
 //! there is copied out once and judged (`serve`'s `post`). What it asks for is looked up among
@@ -29,6 +31,7 @@ mod mailbox;
 mod report;
 mod serve;
 mod session;
+mod tap;
 
 pub use config::{Below, DaemonConfig, DeviceConfig};
 pub use error::DaemonError;

@@ -19,6 +19,7 @@ use xroce_proto::wc::{Cq, Event, Srq};
 use xroce_wire::newtypes::Qpn;
 
 use crate::mailbox::Mailbox;
+use crate::tap::Tap;
 use client::{Client, ClientId, NoRoom, Queue};
 use rest::Rest;
 use seats::Seat;
@@ -45,7 +46,7 @@ pub(crate) struct Turns {
 /// An engine and the processes it serves.
 #[derive(Debug)]
 pub(crate) struct Server<D: Datapath> {
-    pub(crate) engine: Engine<D>,
+    pub(crate) engine: Engine<Tap<D>>,
     mailbox: Arc<Mailbox<D>>,
     addressing: Arc<RwLock<Addressing>>,
     clients: Vec<(u32, Option<Client>)>,
@@ -76,7 +77,7 @@ pub(crate) struct Server<D: Datapath> {
 
 impl<D: Datapath> Server<D> {
     pub(crate) fn new(
-        engine: Engine<D>,
+        engine: Engine<Tap<D>>,
         mailbox: Arc<Mailbox<D>>,
         addressing: Arc<RwLock<Addressing>>,
         mode: PollMode,
@@ -389,10 +390,14 @@ impl<D: Datapath> Server<D> {
         self.owners.keys().map(|qpn| u64::from(of(qpn))).sum()
     }
 
+    /// All queue pairs of processes.
+    pub(crate) fn qpns(&self) -> Vec<Qpn> {
+        self.owners.keys().copied().collect()
+    }
+
     /// Flushes what is posted, hands the completions on, and closes all sessions.
     pub(crate) fn flush_and_expel(&mut self, reason: &str) {
-        let qpns: Vec<Qpn> = self.owners.keys().copied().collect();
-        for qpn in qpns {
+        for qpn in self.qpns() {
             // One in RESET has nothing to flush and stays.
             let _ = self.engine.modify_qp(qpn, &QpAttr::state(QpState::Err));
         }

@@ -59,6 +59,9 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             Request::DestroyQp { qpn } => Answer::of(&self.destroy_qp(qpn)?),
             Request::CreateAh { pd, attr } => Answer::of(&self.create_ah(pd, &attr)?),
             Request::DestroyAh { ah } => Answer::of(&self.destroy_ah(ah)?),
+            Request::Capture { spec } => self.begin_capture(&spec),
+            Request::CaptureStats => Answer::of(&self.capture_stats()?),
+            Request::EndCapture => Answer::of(&self.end_capture()?),
             other => self.answer_query(other),
         }
     }
@@ -120,12 +123,12 @@ impl<D: Datapath + Send + 'static> Attached<D> {
     }
 
     /// What concerns all processes is for root and the user of the daemon.
-    fn check_operator(&self) -> Result<(), Refusal> {
+    pub(super) fn check_operator(&self) -> Result<(), Refusal> {
         if report::is_operator(self.vitals.uid) {
             return Ok(());
         }
         let text = format!(
-            "user {} may not change what all processes share: only root and the user of the daemon",
+            "user {} may not see or change what all processes share: only root and the user of the daemon",
             self.vitals.uid
         );
         Err(Refusal::new(Reason::Denied, text))
@@ -134,6 +137,8 @@ impl<D: Datapath + Send + 'static> Attached<D> {
     /// Destroys everything, in an order in which nothing is in use. One by one, so that the engine
     /// serves others in between.
     pub(super) fn destroy_all(&mut self) {
+        // Nothing, if it does not capture.
+        let _ = self.end_capture();
         let qpns: Vec<_> = self.objects.qps.keys().copied().collect();
         for qpn in qpns {
             let _ = self.destroy_qp(qpn);

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use xroce_control::reply::{Reason, Refusal};
 use xroce_control::{Across, Memory};
-use xroce_engine::{EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
+use xroce_engine::{Engine, EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_shm::{Piece, Region};
@@ -14,6 +14,7 @@ use super::objects::Registered;
 use super::refuse::{by_end, by_engine, by_import};
 use super::{Attached, Vitals};
 use crate::report;
+use crate::tap::Tap;
 
 /// Memory of a process, mapped.
 struct Mapped {
@@ -213,7 +214,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
     /// Has the engine do something.
     pub(super) fn engine<R: Send + 'static>(
         &self,
-        run: impl FnOnce(&mut xroce_engine::Engine<D>) -> Result<R, EngineError> + Send + 'static,
+        run: impl FnOnce(&mut Engine<Tap<D>>) -> Result<R, EngineError> + Send + 'static,
     ) -> Result<R, Refusal> {
         let done = self.device.mailbox.run(|server| run(&mut server.engine));
         done.map_err(by_end)?.map_err(|e| by_engine(&e))

@@ -1,5 +1,6 @@
 //! The thread that talks to a process: its requests, its objects, its end.
 
+mod captures;
 mod dispatch;
 mod memory;
 mod objects;

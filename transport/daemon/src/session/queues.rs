@@ -9,7 +9,7 @@ use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
 use xroce_engine::{Ah, Engine, EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Pd;
-use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
+use xroce_proto::qp::{QpAttr, QpInfo, QpInit, QpState};
 use xroce_proto::srq::SrqAttr;
 use xroce_proto::wc::{Cq, Srq};
 use xroce_shm::{ARM_AT, ArmWord, Consumer, Producer, Region};
@@ -22,6 +22,7 @@ use super::{Answer, Attached};
 use crate::bell::Bell;
 use crate::serve::client::{Queue, Target};
 use crate::serve::seats::Seat;
+use crate::tap::Tap;
 
 /// Bytes of a completion in the engine, about.
 const COMPLETION: u64 = 40;
@@ -199,7 +200,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
     fn after_posts<R: Send + 'static>(
         &self,
         srq: Srq,
-        run: impl FnOnce(&mut Engine<D>) -> Result<R, EngineError> + Send + 'static,
+        run: impl FnOnce(&mut Engine<Tap<D>>) -> Result<R, EngineError> + Send + 'static,
     ) -> Result<R, Refusal> {
         let id = self.id;
         let number = self.objects.srqs.get(&srq).map(|q| q.number);
@@ -323,7 +324,9 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             if let Some(number) = number {
                 server.take_all_of(id, number);
             }
-            server.engine.modify_qp(qpn, &attr)
+            let modified = server.engine.modify_qp(qpn, &attr);
+            server.reconnected(qpn, attr.state);
+            modified
         });
         done.map_err(by_end)?.map_err(|e| by_engine(&e))
     }
@@ -358,6 +361,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             let destroyed = server.engine.destroy_qp(qpn);
             destroyed.map_err(|e| by_engine(&e))?;
             server.remove_queue(id, Target::Qp(qpn), number);
+            server.reconnected(qpn, Some(QpState::Reset));
             Ok::<(), Refusal>(())
         });
         done.map_err(by_end)??;
