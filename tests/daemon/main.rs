@@ -14,6 +14,7 @@
 mod crowd;
 mod fuzzed;
 mod killed;
+mod listening;
 mod mock;
 mod scribble;
 mod stalled;

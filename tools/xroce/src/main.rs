@@ -4,6 +4,7 @@
 //! wrong arguments, 130 after Ctrl-C.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod decode;
 mod demo;
 mod doctor;
@@ -44,6 +45,8 @@ enum Command {
     /// One process of the daemon demo
     #[command(hide = true)]
     DemoGuest(demo::guest::GuestArgs),
+    /// Capture what a device of the daemon sends and receives
+    Capture(capture::CaptureArgs),
     /// Print the RoCE packets of a capture file
     Decode(decode::DecodeArgs),
     /// Join interfaces by a bottleneck in the kernel that marks, drops and loses
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::DemoGuest(args) => demo::guest::run(args, &mut out),
+        Command::Capture(args) => capture::run(args, &mut out),
         Command::Decode(args) => decode::run(args, &mut out),
         #[cfg(feature = "xdp")]
         Command::Hop(args) => hop::run(args, &mut out),

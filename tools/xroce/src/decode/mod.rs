@@ -109,14 +109,9 @@ impl From<CaptureError> for Failure {
 fn decode(input: impl Read, args: &DecodeArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let mut capture = Capture::open(input)?;
     let mut printer = Printer {
-        out,
         json: args.json,
         packets: !args.summary,
-        summary: Summary::default(),
-        first_ns: None,
-        unread_links: HashSet::new(),
-        shown: 0,
-        scratch: Vec::new(),
+        ..Printer::new(out)
     };
     let result = loop {
         match capture.next() {
@@ -128,6 +123,49 @@ fn decode(input: impl Read, args: &DecodeArgs, out: &mut dyn Write) -> Result<()
     };
     printer.end()?;
     result
+}
+
+/// Packets as they come, one line each.
+pub(crate) struct Live<'o> {
+    printer: Printer<'o>,
+    n: u64,
+}
+
+impl<'o> Live<'o> {
+    /// Lines to `out`.
+    pub(crate) fn new(out: &'o mut dyn Write) -> Self {
+        let printer = Printer::new(out);
+        Self { printer, n: 0 }
+    }
+
+    /// Prints a packet of a link type that had `wire_len` bytes, unless it is no RoCE.
+    ///
+    /// # Errors
+    /// Of the output.
+    pub(crate) fn packet(
+        &mut self,
+        ts_ns: u64,
+        link: u16,
+        wire_len: u32,
+        data: &[u8],
+    ) -> io::Result<()> {
+        self.n += 1;
+        self.printer.packet(&Record {
+            n: self.n,
+            ts_ns,
+            link,
+            wire_len,
+            data,
+        })
+    }
+
+    /// Shows what was printed.
+    ///
+    /// # Errors
+    /// Of the output.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.printer.out.flush()
+    }
 }
 
 /// Writes what is asked for.
@@ -145,7 +183,21 @@ struct Printer<'o> {
     scratch: Vec<u8>,
 }
 
-impl Printer<'_> {
+impl<'o> Printer<'o> {
+    /// One line of text for each packet.
+    fn new(out: &'o mut dyn Write) -> Self {
+        Self {
+            out,
+            json: false,
+            packets: true,
+            summary: Summary::default(),
+            first_ns: None,
+            unread_links: HashSet::new(),
+            shown: 0,
+            scratch: Vec::new(),
+        }
+    }
+
     fn packet(&mut self, record: &Record<'_>) -> io::Result<()> {
         let first_ns = *self.first_ns.get_or_insert(record.ts_ns);
         let Some(link) = Link::from_number(record.link) else {
@@ -170,7 +222,10 @@ impl Printer<'_> {
             Verdict::Roce(roce) => {
                 self.shown += 1;
                 self.summary.any();
-                self.summary.roce(record.ts_ns, &roce);
+                if !self.packets {
+                    // Grows with every connection: not for lines, which may come for days.
+                    self.summary.roce(record.ts_ns, &roce);
+                }
                 let since = record.ts_ns.saturating_sub(first_ns);
                 match (self.packets, self.json) {
                     (false, _) => Ok(()),
