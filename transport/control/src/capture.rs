@@ -13,15 +13,19 @@ use xroce_wire::newtypes::{Gid, Qpn};
 use crate::reply::Capacity;
 
 /// Bytes of an entry of the ring.
-pub const ENTRY: usize = 256;
+pub const ENTRY: usize = ENTRY_SIZE as usize;
+const ENTRY_SIZE: u32 = 256;
 /// Bytes of the header of a record.
-pub const HEADER: usize = 64;
+pub const HEADER: usize = HEADER_SIZE as usize;
+const HEADER_SIZE: u32 = 64;
 /// Bytes kept of a frame, at most; the longest frame of a port is shorter.
 pub const SNAPLEN_MAX: u32 = 1 << 16;
 /// Entries of a ring, at least: one frame of every port fits.
 pub const ENTRIES_MIN: u32 = 512;
 /// Entries of a ring, at most: 256 MiB.
 pub const ENTRIES_MAX: u32 = CAPACITY_MAX;
+/// Entries of a MiB of ring.
+pub const ENTRIES_PER_MIB: u32 = (1 << 20) / ENTRY_SIZE;
 
 /// The way of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -112,7 +116,7 @@ impl CaptureSpec {
 /// # Errors
 /// The capacity is no power of two, or too large.
 pub const fn ring(capacity: Capacity) -> Result<Geometry, RingLayoutError> {
-    Geometry::new(ENTRY as u32, capacity.0)
+    Geometry::new(ENTRY_SIZE, capacity.0)
 }
 
 /// A capture has begun.
@@ -193,7 +197,7 @@ impl Header {
     /// Entries of the record.
     #[must_use]
     pub const fn entries(&self) -> u32 {
-        (self.kept + HEADER as u32).div_ceil(ENTRY as u32)
+        (self.kept + HEADER_SIZE).div_ceil(ENTRY_SIZE)
     }
 
     /// As in the ring.

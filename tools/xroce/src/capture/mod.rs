@@ -22,7 +22,7 @@ use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use xroce_control::SOCKET_DEFAULT;
 use xroce_control::capture::{
-    CaptureSpec, CaptureStats, Direction, ENTRIES_MAX, ENTRY, Header, SNAPLEN_MAX,
+    CaptureSpec, CaptureStats, Direction, ENTRIES_MAX, ENTRIES_PER_MIB, Header, SNAPLEN_MAX,
 };
 use xroce_engine::clock;
 use xroce_proto::time::{Duration, Instant};
@@ -37,7 +37,7 @@ use synth::whole;
 /// Longest wait before Ctrl-C and the end of the time are looked for.
 const LOOK: StdDuration = StdDuration::from_millis(100);
 /// Largest ring, MiB.
-const BUFFER_MAX: u32 = ENTRIES_MAX / (1 << 20) * ENTRY as u32;
+const BUFFER_MAX: u32 = ENTRIES_MAX / ENTRIES_PER_MIB;
 /// Numbers of queue pairs have 24 bits.
 const QPN_MAX: u32 = (1 << 24) - 1;
 
@@ -140,7 +140,7 @@ impl CaptureArgs {
             errors: self.errors,
             sample: self.sample,
             snaplen: self.snaplen,
-            entries: self.buffer.saturating_mul((1 << 20) / ENTRY as u32),
+            entries: self.buffer.saturating_mul(ENTRIES_PER_MIB),
         }
     }
 
@@ -160,6 +160,10 @@ impl CaptureArgs {
 }
 
 /// Where packets go.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one, for the life of the process"
+)]
 enum Sink<'o> {
     Lines(Live<'o>),
     File(PcapNgFile<'o>),

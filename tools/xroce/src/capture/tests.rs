@@ -45,8 +45,12 @@ impl Host {
     }
 
     fn on(addr: IpAddr) -> Result<Self, xroce_daemon::DaemonError> {
+        Self::below(Below::Udp { addr, ifname: None })
+    }
+
+    fn below(below: Below) -> Result<Self, xroce_daemon::DaemonError> {
         let dir = TempDir::new().unwrap();
-        let device = DeviceConfig::new(Below::Udp { addr, ifname: None });
+        let device = DeviceConfig::new(below);
         let config = DaemonConfig::new(dir.path().join("s"), vec![device]);
         let daemon = Some(Daemon::start(config)?);
         Ok(Self { daemon, dir })
@@ -183,7 +187,33 @@ fn common(packets: &[Value], from: &str) -> Vec<[Value; 7]> {
 
 #[test]
 fn every_packet_is_there_at_both_ends() {
-    let hosts = [Host::start(), Host::start()];
+    both_ends(&[Host::start(), Host::start()]);
+}
+
+#[cfg(feature = "xdp")]
+#[test]
+fn netns_frames_of_xdp_come_with_their_ethernet_headers() {
+    let Some(net) = xroce_testnet::NetnsPair::or_skip(4200, 1) else {
+        return;
+    };
+    let hosts = [&net.a, &net.b].map(|ns| {
+        let below = Below::Xdp {
+            ifname: ns.ifname().to_owned(),
+            queue: 0,
+            ring_size: 2048,
+        };
+        ns.run(|| Host::below(below).unwrap())
+    });
+    let near = both_ends(&hosts);
+    // The link type stands in the block behind the section header.
+    let section = u32::from_be_bytes(near[4..8].try_into().unwrap()) as usize;
+    assert_eq!(near[section + 8..section + 10], [0, 1]);
+    let text = String::from_utf8_lossy(&near);
+    assert!(!text.contains("synthetic") && text.contains("AF_XDP veth0"));
+}
+
+/// Traffic between two hosts, captured at both; the file of the first.
+fn both_ends(hosts: &[Host; 2]) -> Vec<u8> {
     let ends = [hosts[0].end(), hosts[1].end()];
     let qps = pair(&ends[0], &ends[1]);
     let args = [hosts[0].args(&[]), hosts[1].args(&[])];
@@ -196,7 +226,8 @@ fn every_packet_is_there_at_both_ends() {
         assert_eq!((stats.dropped, stats.filtered), (0, 0));
         assert_eq!(stats.seen, stats.captured);
     }
-    let (near, far) = (decoded(&near.0), decoded(&far.0));
+    let file = near.0;
+    let (near, far) = (decoded(&file), decoded(&far.0));
     assert!(near.iter().chain(&far).all(|p| p["icrc"] == "ok"));
     let requests = near.iter().filter(|p| p["opcode_name"] == "RC SEND Only");
     assert_eq!(requests.count(), 20);
@@ -208,6 +239,7 @@ fn every_packet_is_there_at_both_ends() {
     assert!(near.len() > 20 * 19);
     let times = near.iter().map(|p| p["ts"].as_f64().unwrap());
     assert!(times.is_sorted());
+    file
 }
 
 #[test]
