@@ -13,7 +13,7 @@ mod synth;
 mod tests;
 
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration as StdDuration;
@@ -213,15 +213,7 @@ pub(crate) fn run(args: &CaptureArgs, out: &mut dyn Write) -> Result<()> {
         _ => Box::new(out),
     };
     let text = &mut io::stderr();
-    match capture(args, out, text) {
-        Err(error) if to_stdout && is_broken_pipe(&error) => Ok(()),
-        done => done,
-    }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let cause = error.downcast_ref::<io::Error>();
-    cause.is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    capture(args, out, text)
 }
 
 fn capture<'o>(
