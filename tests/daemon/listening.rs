@@ -81,7 +81,7 @@ fn who_scribbles_over_its_capture_spoils_that_alone() {
             let bytes = random.bytes(bytes);
             let at = random.below(most) & !3;
             listener.ring.write_at(at, &bytes).unwrap();
-            if at % 16 == 0 {
+            if at.is_multiple_of(16) {
                 std::thread::yield_now();
             }
         }

@@ -21,8 +21,8 @@
 //! unknown fields, kinds and versions are refused, and whatever is refused says which value it was.
 #![forbid(unsafe_code)]
 
-pub mod client;
 pub mod capture;
+pub mod client;
 pub mod layout;
 pub mod reply;
 mod request;
