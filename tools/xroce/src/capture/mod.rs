@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`session`] | asks the daemon, and takes frames out of the ring that both share |
 //! | [`synth`] | headers for frames whose own ones the kernel kept |
-//! | [`file`] | pcapng |
+//! | [`mod@file`] | pcapng |
 
 mod file;
 mod session;
