@@ -90,6 +90,9 @@ impl Region {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::AtomicAtError;
 
@@ -130,9 +133,19 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_has_no_memory() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
+            .unwrap();
+        // Once it answers, it is the program and not what began it.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        let mut answer = [0];
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut answer)
             .unwrap();
         // Where its program is mapped.
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
