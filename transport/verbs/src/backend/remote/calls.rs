@@ -200,7 +200,14 @@ impl Backend for Remote {
     }
 
     fn wait_event(&self, timeout: Duration) -> Result<(), VerbsError> {
-        self.sleep(&self.event_pipe, end_of(timeout)).map(drop)
+        let end = end_of(timeout);
+        loop {
+            // The pipe ends with the daemon, a moment before it is known here that it has.
+            let waiting = self.events().available().map_err(|e| odd(&self.gate, e))?;
+            if waiting != 0 || self.gate.is_broken() || !self.sleep(&self.event_pipe, end)? {
+                return Ok(());
+            }
+        }
     }
 
     fn event_fd(&self) -> BorrowedFd<'_> {
