@@ -207,6 +207,7 @@ impl Backend for Remote {
             if waiting != 0 || self.gate.is_broken() || !self.sleep(&self.event_pipe, end)? {
                 return Ok(());
             }
+            self.quiet_events();
         }
     }
 

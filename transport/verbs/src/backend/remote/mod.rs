@@ -169,14 +169,19 @@ impl Remote {
         Ok(Some(AsyncEvent { source, event }))
     }
 
+    /// Takes what has rung for events. Look for events afterwards: one that comes meanwhile is there
+    /// before it rings.
+    fn quiet_events(&self) {
+        let mut bytes = [0u8; 64];
+        while rustix::io::read(&self.event_pipe, &mut bytes).is_ok_and(|n| n == bytes.len()) {}
+    }
+
     /// The next event, and at the very end that it is the end.
     fn take_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
         if let Some(event) = self.next_event()? {
             return Ok(Some(event));
         }
-        // What rang for events that are taken; one that comes now is found below.
-        let mut bytes = [0u8; 64];
-        while rustix::io::read(&self.event_pipe, &mut bytes).is_ok_and(|n| n == bytes.len()) {}
+        self.quiet_events();
         if let Some(event) = self.next_event()? {
             return Ok(Some(event));
         }
