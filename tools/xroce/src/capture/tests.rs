@@ -6,6 +6,7 @@
     reason = "a test that fails may panic"
 )]
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::Command;
@@ -187,7 +188,7 @@ fn common(packets: &[Value], from: &str) -> Vec<[Value; 7]> {
 
 #[test]
 fn every_packet_is_there_at_both_ends() {
-    both_ends(&[Host::start(), Host::start()]);
+    both_ends(&[Host::start(), Host::start()], 1);
 }
 
 #[cfg(feature = "xdp")]
@@ -204,7 +205,8 @@ fn netns_frames_of_xdp_come_with_their_ethernet_headers() {
         };
         ns.run(|| Host::below(below).unwrap())
     });
-    let near = both_ends(&hosts);
+    // In bursts that a veth pair carries without loss: its queue has 256 places.
+    let near = both_ends(&hosts, 10);
     // The link type stands in the block behind the section header.
     let section = u32::from_be_bytes(near[4..8].try_into().unwrap()) as usize;
     assert_eq!(near[section + 8..section + 10], [0, 1]);
@@ -212,13 +214,15 @@ fn netns_frames_of_xdp_come_with_their_ethernet_headers() {
     assert!(!text.contains("synthetic") && text.contains("AF_XDP veth0"));
 }
 
-/// Traffic between two hosts, captured at both; the file of the first.
-fn both_ends(hosts: &[Host; 2]) -> Vec<u8> {
+/// Traffic between two hosts in so many bursts, captured at both; the file of the first.
+fn both_ends(hosts: &[Host; 2], bursts: u64) -> Vec<u8> {
     let ends = [hosts[0].end(), hosts[1].end()];
     let qps = pair(&ends[0], &ends[1]);
     let args = [hosts[0].args(&[]), hosts[1].args(&[])];
     let sessions = [0, 1].map(|n| hosts[n].session(&args[n]).unwrap());
-    traffic(&ends[0], &ends[1], &qps, 20);
+    for _ in 0..bursts {
+        traffic(&ends[0], &ends[1], &qps, 20 / bursts);
+    }
     // Both have passed the last ACK on to their processes, and so have seen it.
     let [near, far] = sessions;
     let (near, far) = (ended(&args[0], near), ended(&args[1], far));
@@ -229,8 +233,10 @@ fn both_ends(hosts: &[Host; 2]) -> Vec<u8> {
     let file = near.0;
     let (near, far) = (decoded(&file), decoded(&far.0));
     assert!(near.iter().chain(&far).all(|p| p["icrc"] == "ok"));
-    let requests = near.iter().filter(|p| p["opcode_name"] == "RC SEND Only");
-    assert_eq!(requests.count(), 20);
+    // Once each, or again after an RNR NAK: the receives may come a moment late.
+    let sends = near.iter().filter(|p| p["opcode_name"] == "RC SEND Only");
+    let psns: HashSet<String> = sends.map(|p| p["psn"].to_string()).collect();
+    assert_eq!(psns.len(), 20);
     let addresses = [&near[0]["src"], &near[0]["dst"]];
     for address in addresses {
         let address = address.as_str().unwrap();
