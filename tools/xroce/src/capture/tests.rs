@@ -349,6 +349,33 @@ fn a_queue_pair_is_followed_in_both_directions() {
 }
 
 #[test]
+fn a_connection_made_while_it_runs_is_followed_too() {
+    let hosts = [Host::start(), Host::start()];
+    let ends = [hosts[0].end(), hosts[1].end()];
+    // So that the numbers of the pair differ.
+    let _more = pair(&ends[0], &ends[0]);
+    let [a, b] = [&ends[0], &ends[1]].map(|end| {
+        let qp = end.pd.qp::<Rc>(&end.cq, &end.cq).max_send_wr(256);
+        qp.create().unwrap().init(ALL).unwrap()
+    });
+    let args = hosts[0].args(&["--qp", &a.qpn().value().to_string()]);
+    let session = hosts[0].session(&args).unwrap();
+    let info = [a.endpoint().unwrap(), b.endpoint().unwrap()];
+    let attr = ConnectAttr::default();
+    let a = a.connect(&info[1], &attr).unwrap();
+    let b = b.connect(&info[0], &attr).unwrap();
+    assert_ne!(a.qpn(), b.qpn());
+    traffic(&ends[0], &ends[1], &[a, b], 2);
+    let (bytes, stats) = ended(&args, session);
+    assert_eq!(stats.captured, stats.seen, "nothing else passes");
+    let packets = decoded(&bytes);
+    let sends = packets
+        .iter()
+        .filter(|p| p["opcode_name"] == "RC SEND Only");
+    assert!(sends.count() >= 2);
+}
+
+#[test]
 fn cut_packets_and_samples_are_told_of() {
     let host = Host::start();
     let ends = [host.end(), host.end()];
