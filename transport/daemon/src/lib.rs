@@ -12,7 +12,7 @@
 //!   mapping memory) holds nobody else up.
 //! * One that accepts (`listener`).
 //!
-//! Between port and engine is a tap, by which one process at a time may see what passes.
+//! Between port and engine is a tap (`tap`), by which one process at a time may see what passes.
 //!
 //! # What a process can do
 //! Anything, to itself. All it shares with the daemon is memory made for it alone; what it writes
