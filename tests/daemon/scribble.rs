@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use xroce_control::Request;
+
 use super::mock::Settled;
 use super::witness::{self, Witness};
 use super::{Host, Random, rounds};
@@ -54,8 +56,11 @@ fn who_scribbles_over_its_rings_is_closed_alone() {
                 poke(&settled, &mut random);
             }
         }
-        // Asked something harmless, it is told why it was closed, or answered.
-        let asked = settled.mock.send(&xroce_control::Request::Up, &[]);
+        // A query has the daemon look at the rings; asked something harmless then, the process is told
+        // why it was closed, or answered.
+        let qpn = settled.qp.0.qpn;
+        let looked = settled.mock.send(&Request::QueryQp { qpn }, &[]);
+        let asked = looked.and_then(|_| settled.mock.send(&Request::Up, &[]));
         if let Err(closed) = asked {
             expelled += 1;
             let known = ["queue", "ring", "hung up", "reset", "Broken pipe"];
