@@ -43,6 +43,14 @@ pub(crate) struct Turns {
     pub(crate) asleep_ns: u64,
 }
 
+/// What processes have posted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Posts {
+    any: bool,
+    /// There were sends among it.
+    sends: bool,
+}
+
 /// An engine and the processes it serves.
 #[derive(Debug)]
 pub(crate) struct Server<D: Datapath> {
@@ -128,7 +136,7 @@ impl<D: Datapath> Server<D> {
     /// Everything that can be done now; whether there was anything.
     fn turn(&mut self, now: Instant) -> bool {
         let mut worked = self.obey();
-        worked |= self.take_posts(now);
+        worked |= self.take_posts(now).any;
         if self.broken.is_none() {
             match self.engine.poll_once(now) {
                 Ok(work) => worked |= !work.is_idle(),
@@ -139,20 +147,16 @@ impl<D: Datapath> Server<D> {
             self.look_around(now);
         }
         if self.settle(now) {
-            self.await_answer();
+            self.await_answer(now);
         }
         worked
     }
 
-    /// Waits a moment for whoever just received something.
-    fn await_answer(&mut self) {
+    /// Waits a moment for whoever just received something to send something. Receives that are
+    /// posted meanwhile are taken.
+    fn await_answer(&mut self, now: Instant) {
         let began = clock::now();
-        loop {
-            let waiting =
-                |id: &ClientId| find(&mut self.clients, *id).is_some_and(|c| c.has_marks());
-            if self.active.iter().any(waiting) || clock::now().since(began) >= ANSWER {
-                return;
-            }
+        while !self.take_posts(now).sends && clock::now().since(began) < ANSWER {
             std::hint::spin_loop();
         }
     }
@@ -170,20 +174,22 @@ impl<D: Datapath> Server<D> {
     }
 
     /// Work requests of those who have news, from each up to its budget.
-    fn take_posts(&mut self, now: Instant) -> bool {
-        let mut any = false;
+    fn take_posts(&mut self, now: Instant) -> Posts {
+        let mut all = Posts::default();
         for n in 0..self.active.len() {
             let Some(&id) = self.active.get(n) else { break };
-            any |= self.take_posts_of(id, now);
+            let of = self.take_posts_of(id, now);
+            all.any |= of.any;
+            all.sends |= of.sends;
         }
         // Whoever was first is last next time.
-        if any && self.active.len() > 1 {
+        if all.any && self.active.len() > 1 {
             self.active.rotate_left(1);
         }
-        any
+        all
     }
 
-    fn take_posts_of(&mut self, id: ClientId, now: Instant) -> bool {
+    fn take_posts_of(&mut self, id: ClientId, now: Instant) -> Posts {
         let Self {
             engine,
             clients,
@@ -191,15 +197,19 @@ impl<D: Datapath> Server<D> {
             ..
         } = self;
         let Some(client) = find(clients, id) else {
-            return false;
+            return Posts::default();
         };
         if client.has_marks() {
             client.collect();
         }
         if client.news.is_empty() {
-            return false;
+            return Posts::default();
         }
         client.seen = now;
+        let mut posts = Posts {
+            any: true,
+            sends: false,
+        };
         let mut left = client.budget;
         // Each listed queue once: what is left over waits for the next turn.
         for _ in 0..client.news.len() {
@@ -212,6 +222,7 @@ impl<D: Datapath> Server<D> {
             match post::take(engine, queue, left, scratch) {
                 Ok(taken) => {
                     client.posted += u64::from(taken.count);
+                    posts.sends |= taken.sends != 0;
                     left -= taken.count.min(left);
                     if taken.more {
                         client.list_again(number);
@@ -219,11 +230,11 @@ impl<D: Datapath> Server<D> {
                 }
                 Err(wrong) => {
                     self.expel(id, wrong);
-                    return true;
+                    return posts;
                 }
             }
         }
-        true
+        posts
     }
 
     /// Completions and events that came about; whether anybody received anything.

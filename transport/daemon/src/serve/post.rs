@@ -28,6 +28,8 @@ pub(crate) const SCRATCH: Scratch = [0; LONGEST];
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) count: u32,
+    /// Of which so many are sends.
+    pub(crate) sends: u32,
     pub(crate) more: bool,
 }
 
@@ -44,6 +46,7 @@ pub(crate) fn take<D: Datapath>(
 ) -> Result<Taken, Wrong> {
     let mut taken = Taken {
         count: 0,
+        sends: 0,
         more: false,
     };
     let target = queue.target;
@@ -81,6 +84,7 @@ pub(crate) fn take<D: Datapath>(
         });
         let (count, more) = count.map_err(|e| format!("sends of {target}: {e}"))?;
         taken.count += count;
+        taken.sends += count;
         taken.more |= more;
     }
     Ok(taken)
