@@ -215,6 +215,40 @@ fn main() {
     );
     memory(&socket);
     daemon.stop("measured");
+    waking(dir.path());
+}
+
+/// How long the first message takes after a pause in which an adaptive daemon has fallen asleep.
+fn waking(dir: &Path) {
+    const PAUSES: usize = 200;
+    let socket = dir.join("w");
+    let device = DeviceConfig::new(Below::Udp {
+        addr: address(2),
+        ifname: None,
+    });
+    let daemon = Daemon::start(DaemonConfig::new(&socket, vec![device])).unwrap();
+    let ends = Ends::of(Context::attach(&socket, None).unwrap(), false);
+    let mut receive = RecvBatch::new();
+    receive.recv(0).sge(ends.mrs[1].slice(0..SIZE).unwrap());
+    let mut send = SendBatch::new();
+    send.send(1).inline(&[7; 8]);
+    let mut times: Vec<f64> = (0..PAUSES)
+        .map(|_| {
+            ends.qps[1].post_recv(&receive).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            let began = Instant::now();
+            ends.qps[0].post(&send).unwrap();
+            ends.wait(1);
+            let time = began.elapsed().as_secs_f64() * 1e6;
+            ends.wait(0);
+            time
+        })
+        .collect();
+    let (p50, least, most) = median(&mut times);
+    println!(
+        "a message to a daemon that sleeps: {p50:.1} us ({least:.1} to {most:.1}), target 100"
+    );
+    daemon.stop("measured");
 }
 
 /// What registering memory costs, beside copying as much.
