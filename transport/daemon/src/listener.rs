@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::{Builder, JoinHandle};
@@ -70,21 +70,19 @@ impl Common {
 
     /// Takes a process in, or says why not.
     fn enter(&self, vitals: &Arc<Vitals>) -> Result<(), String> {
-        let (all, each) = {
+        let (limit, limit_per_user) = {
             let config = self.config();
             (config.sessions as usize, config.sessions_per_user as usize)
         };
         let mut sessions = self.sessions();
-        let limit = all;
         if sessions.len() >= limit {
             return Err(format!("{limit} processes are attached, the limit"));
         }
         let uid = vitals.uid;
         let theirs = sessions.values().filter(|other| other.uid == uid).count();
-        let limit = each;
-        if uid != 0 && theirs >= limit {
+        if uid != 0 && theirs >= limit_per_user {
             return Err(format!(
-                "user {uid} has {limit} processes attached, the limit"
+                "user {uid} has {limit_per_user} processes attached, the limit"
             ));
         }
         sessions.insert(vitals.session, Arc::clone(vitals));
@@ -119,11 +117,7 @@ impl Daemon {
         }
         let listener = listen_at(&config)?;
         let devices: Result<Vec<_>, _> = config.devices.iter().map(device::open).collect();
-        // Nobody is to find a socket where nobody will answer.
-        let devices = devices.inspect_err(|_| {
-            let _ = std::fs::remove_file(&config.socket);
-        })?;
-        Self::listen(config, devices, listener)
+        Self::listen(config, devices?, listener)
     }
 
     /// The same on a port of one's own, and only that: `device` says what it is called and how it
@@ -138,17 +132,14 @@ impl Daemon {
         addressing: Addressing,
     ) -> Result<Self, DaemonError> {
         let listener = listen_at(&config)?;
-        let device = Device::start(device, port, addressing).inspect_err(|_| {
-            let _ = std::fs::remove_file(&config.socket);
-        });
-        let device: Arc<dyn AnyDevice> = device?;
+        let device: Arc<dyn AnyDevice> = Device::start(device, port, addressing)?;
         Self::listen(config, vec![device], listener)
     }
 
     fn listen(
         config: DaemonConfig,
         devices: Vec<Arc<dyn AnyDevice>>,
-        listener: OwnedFd,
+        listener: Listening,
     ) -> Result<Self, DaemonError> {
         let common = Arc::new(Common {
             devices,
@@ -261,8 +252,6 @@ impl Daemon {
         for device in devices {
             device.stop();
         }
-        // Another daemon may have taken the path meanwhile only after this one was gone.
-        let _ = std::fs::remove_file(&self.common.config().socket);
     }
 }
 
@@ -298,8 +287,22 @@ fn after(wait: Duration) -> xroce_proto::time::Instant {
     clock::now() + xroce_proto::time::Duration::from_nanos(ns)
 }
 
+/// A socket at its path. Both go together: nobody finds a path where nobody will answer, and the path
+/// that another daemon takes afterwards is left alone.
+#[derive(Debug)]
+struct Listening {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 /// The socket; one that a daemon left behind is replaced.
-fn listen_at(config: &DaemonConfig) -> Result<OwnedFd, DaemonError> {
+fn listen_at(config: &DaemonConfig) -> Result<Listening, DaemonError> {
     let path = &config.socket;
     let failed = |source: io::Error| DaemonError::Socket {
         path: path.clone(),
@@ -321,12 +324,14 @@ fn is_socket(found: &std::fs::Metadata) -> bool {
     found.file_type().is_socket()
 }
 
-fn make(config: &DaemonConfig, path: &Path) -> io::Result<OwnedFd> {
+fn make(config: &DaemonConfig, path: &Path) -> io::Result<Listening> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?)?;
-    permit(path, config.mode, config.group)?;
-    listen(&listener, BACKLOG)?;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&fd, &SocketAddrUnix::new(path)?)?;
+    let path = path.to_owned();
+    let listener = Listening { fd, path };
+    permit(&listener.path, config.mode, config.group)?;
+    listen(&listener.fd, BACKLOG)?;
     Ok(listener)
 }
 
@@ -342,7 +347,8 @@ fn own_group() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-fn accept_all(common: &Arc<Common>, listener: &OwnedFd) {
+fn accept_all(common: &Arc<Common>, listener: &Listening) {
+    let listener = &listener.fd;
     while !common.stopping.load(Ordering::Acquire) {
         let mut fds = [PollFd::new(listener, PollFlags::IN)];
         let timeout = Timespec::try_from(LOOK).ok();

@@ -485,6 +485,38 @@ fn the_end_of_the_daemon_flushes_what_is_posted() {
 }
 
 #[test]
+fn the_next_daemon_may_begin_while_the_last_one_drains() {
+    let mut hosts = [Host::start(), Host::start()];
+    let [near, far] = [0, 1].map(|n| hosts[n].end());
+    let [a, _b] = pair(&near, &far);
+    // Nobody answers any more: what is posted is not completed while it drains.
+    drop(hosts[1].daemon.take());
+    let mut batch = SendBatch::new();
+    batch.send(1).inline(b"nobody is there");
+    a.post(&batch).unwrap();
+    a.query().unwrap();
+    let socket = hosts[0].dir.path().join("xroced.sock");
+    let old = hosts[0].daemon.take().unwrap();
+    let stopping = std::thread::spawn(move || old.stop("restart"));
+    let next = loop {
+        let device = DeviceConfig::new(Below::Udp {
+            addr: address(),
+            ifname: None,
+        });
+        if let Ok(next) = Daemon::start(DaemonConfig::new(&socket, vec![device])) {
+            break next;
+        }
+    };
+    stopping.join().unwrap();
+    let flushed = near.cq.next(LONG).unwrap().unwrap();
+    assert_eq!((flushed.wr_id, flushed.status), (1, WcStatus::WrFlushErr));
+    // What the last one left behind is not the way to the next one.
+    let context = Context::attach(&socket, None).unwrap();
+    assert!(context.alloc_pd().is_ok());
+    assert_eq!(next.sessions().len(), 1);
+}
+
+#[test]
 fn a_daemon_that_dies_without_a_word_flushes_too() {
     let mut host = Host::start();
     let [near, far] = [(); 2].map(|()| host.end());
