@@ -71,6 +71,27 @@ pub(crate) struct DeviceRates {
     pub core: f64,
 }
 
+impl DeviceRates {
+    /// For people: packets and bits sent and received, completions, the three shares.
+    pub(crate) fn cells(&self) -> [String; 8] {
+        [
+            si(self.tx_packets),
+            si(self.rx_packets),
+            si(self.tx_bits),
+            si(self.rx_bits),
+            si(self.completions),
+            percent(self.busy),
+            percent(self.asleep),
+            percent(self.core),
+        ]
+    }
+}
+
+/// Whether a device can be used, for people.
+pub(crate) fn state(device: &DeviceReport) -> &'static str {
+    if device.up { "up" } else { "down" }
+}
+
 /// What a queue pair, or those of a session together, do: per second or in all.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QpRates {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use xroce_control::reply::{QpReport, SessionReport};
 use xroce_proto::counters::Counters;
 
-use super::sample::{QpRates, SessionRates, Span, micros, percent, si};
+use super::sample::{QpRates, SessionRates, Span, micros, si, state};
 use crate::sim::table::{right, table};
 
 fn heads(span: &Span<'_>, left: &[&str], counted: &[&str], more: &[&str]) -> Table {
@@ -49,21 +49,17 @@ fn devices(span: &Span<'_>) -> Table {
     let mut table = heads(span, &left, &counted, &more);
     for device in &span.now.report.devices {
         let r = span.device(device);
-        table.add_row([
+        let mut row = vec![
             device.device.clone(),
             device.port.clone(),
-            if device.up { "up" } else { "down" }.to_owned(),
-            si(r.tx_packets),
-            si(r.rx_packets),
-            si(r.tx_bits),
-            si(r.rx_bits),
-            si(r.completions),
-            percent(r.busy),
-            percent(r.asleep),
-            percent(r.core),
+            state(device).to_owned(),
+        ];
+        row.extend(r.cells());
+        row.extend([
             device.stats.rx_dropped.to_string(),
             device.engine.icrc_errors.to_string(),
         ]);
+        table.add_row(row);
     }
     right(&mut table, left.len());
     table

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
 use super::rows::{self, Cell};
-use crate::stat::sample::{Span, percent, si};
+use crate::stat::sample::{Span, state};
 
 /// Rows that a page key scrolls by.
 const PAGE: usize = 10;
@@ -197,19 +197,10 @@ fn draw_devices(span: &Span<'_>, frame: &mut Frame<'_>, area: Rect) {
     ];
     let row = |device| {
         let r = span.device(device);
-        vec![
-            device.device.clone(),
-            if device.up { "up" } else { "down" }.to_owned(),
-            si(r.tx_packets),
-            si(r.rx_packets),
-            si(r.tx_bits),
-            si(r.rx_bits),
-            si(r.completions),
-            percent(r.busy),
-            percent(r.asleep),
-            percent(r.core),
-            device.port.clone(),
-        ]
+        let mut cells = vec![device.device.clone(), state(device).to_owned()];
+        cells.extend(r.cells());
+        cells.push(device.port.clone());
+        cells
     };
     let rows: Vec<Vec<String>> = span.now.report.devices.iter().map(row).collect();
     let is_text = |n| n <= 1 || n == 10;
