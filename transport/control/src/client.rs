@@ -15,8 +15,8 @@ use thiserror::Error;
 use xroce_wire::newtypes::Qpn;
 
 use crate::Request;
-use crate::reply::{Farewell, Page, QpReport, Refusal, Report, SessionReport, Welcome};
-use crate::socket::{self, Kind, MessageError};
+use crate::reply::{Page, QpReport, Refusal, Report, SessionReport, Welcome};
+use crate::socket::{self, Answer, Kind, MessageError};
 
 /// A daemon that does not answer by then is given up.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -114,11 +114,10 @@ fn ask<T: DeserializeOwned>(socket: &OwnedFd, request: &Request) -> Result<T, Cl
         other => Err(silence(other)),
     })?;
     let message = socket::receive(socket, RecvFlags::empty()).map_err(silence)?;
-    match message.kind {
-        Kind::Reply => Ok(message.body()?),
-        Kind::Refusal => Err(message.body::<Refusal>()?.into()),
-        Kind::Farewell => Err(ClientError::Farewell(message.body::<Farewell>()?.text)),
-        Kind::Request => Err(MessageError::Kind(Kind::Request as u16).into()),
+    match message.answer()? {
+        Answer::Reply(answer, _) => Ok(answer),
+        Answer::Refused(refusal) => Err(refusal.into()),
+        Answer::Farewell(farewell) => Err(ClientError::Farewell(farewell.text)),
     }
 }
 

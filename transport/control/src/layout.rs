@@ -9,8 +9,12 @@
 //! * A queue pair: a ring of sends and, behind it, one of receives ([`work_ring`]).
 //! * A shared receive queue: a ring of receives.
 
+use thiserror::Error;
 use xroce_abi::{ENTRY, completion, event, recv, send};
-use xroce_shm::{CAPACITY_MAX, DIRTY_BYTES, DIRTY_MAX, Geometry, RingLayoutError};
+use xroce_shm::{
+    CAPACITY_MAX, DIRTY_BYTES, DIRTY_MAX, DirtySet, DirtySetError, Geometry, Region,
+    RingLayoutError,
+};
 
 use crate::reply::Capacity;
 
@@ -49,6 +53,27 @@ pub const fn events() -> Result<Geometry, RingLayoutError> {
 /// See [`events`].
 pub fn set_at(set: u32) -> Result<u64, RingLayoutError> {
     Ok(EVENTS + events()?.bytes() + u64::from(set) * DIRTY_BYTES)
+}
+
+/// The sets of queues in the memory of a session.
+///
+/// # Errors
+/// The memory is too short.
+pub fn sets(session: &Region) -> Result<Vec<DirtySet>, SetsError> {
+    let set = |n| Ok(DirtySet::new(session, set_at(n)?, DIRTY_MAX)?);
+    (0..SETS).map(set).collect()
+}
+
+/// Memory that the sets of queues are not in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SetsError {
+    /// See [`RingLayoutError`].
+    #[error(transparent)]
+    Layout(#[from] RingLayoutError),
+    /// See [`DirtySetError`].
+    #[error(transparent)]
+    Set(#[from] DirtySetError),
 }
 
 /// Bytes of the memory of a session.

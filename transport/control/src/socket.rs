@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::VERSION;
+use crate::reply::{Farewell, Refusal};
 
 /// Bytes of a body, at most.
 pub const BODY_MAX: usize = 1 << 16;
@@ -105,7 +106,31 @@ pub struct Message {
     pub fds: Vec<OwnedFd>,
 }
 
+/// What a daemon says to a request.
+#[derive(Debug)]
+pub enum Answer<T> {
+    /// What was asked for, and the descriptors that belong to it.
+    Reply(T, Vec<OwnedFd>),
+    /// No.
+    Refused(Refusal),
+    /// It hangs up instead.
+    Farewell(Farewell),
+}
+
 impl Message {
+    /// As the answer to a request.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn answer<T: DeserializeOwned>(self) -> Result<Answer<T>, MessageError> {
+        Ok(match self.kind {
+            Kind::Reply => Answer::Reply(self.body()?, self.fds),
+            Kind::Refusal => Answer::Refused(self.body()?),
+            Kind::Farewell => Answer::Farewell(self.body()?),
+            Kind::Request => return Err(MessageError::Kind(self.kind as u16)),
+        })
+    }
+
     /// Its body.
     ///
     /// # Errors

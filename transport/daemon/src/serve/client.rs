@@ -9,7 +9,7 @@ use xroce_abi::event;
 use xroce_control::layout;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::{Event, Srq};
-use xroce_shm::{Consumer, DirtySet, ParkWord, Producer, Region};
+use xroce_shm::{Consumer, DIRTY_MAX, DirtySet, ParkWord, Producer, Region};
 use xroce_wire::newtypes::Qpn;
 
 use super::totals::Totals;
@@ -126,14 +126,10 @@ impl Client {
         budget: u32,
         vitals: Arc<Vitals>,
     ) -> Result<Self, Unlaid> {
-        let set = |n| -> Result<DirtySet, Unlaid> {
-            let at = layout::set_at(n)?;
-            Ok(DirtySet::new(memory, at, xroce_shm::DIRTY_MAX)?)
-        };
         Ok(Self {
             link,
             park: ParkWord::new(memory, layout::PARK)?,
-            sets: (0..layout::SETS).map(set).collect::<Result<_, _>>()?,
+            sets: layout::sets(memory)?,
             sets_used: 0,
             queues: Vec::new(),
             free: Vec::new(),
@@ -206,7 +202,8 @@ impl Client {
             sets_used,
             ..
         } = self;
-        for (set, first) in sets.iter().take(*sets_used).zip((0u32..).step_by(4096)) {
+        let firsts = (0u32..).step_by(DIRTY_MAX as usize);
+        for (set, first) in sets.iter().take(*sets_used).zip(firsts) {
             set.drain(|n| {
                 let number = first + n;
                 // Marks of queues that do not exist (any more) mean nothing.

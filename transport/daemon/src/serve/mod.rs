@@ -6,7 +6,7 @@ mod rest;
 pub(crate) mod seats;
 pub(crate) mod totals;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
 use xroce_abi::event;
@@ -32,8 +32,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// After handing on what was received, the answer is waited for so long before anything else: it
 /// then leaves together with the ACK, in one system call instead of two.
 const ANSWER: Duration = Duration::from_nanos(800);
-/// Queues without room are looked at so often.
+/// Queues without room are looked at so often, and so many at a time: processes that do not poll take
+/// little from those that do.
 const STALLED_EVERY: Duration = Duration::from_micros(20);
+const STALLED: usize = 16;
 
 /// What the thread has done so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,7 +66,8 @@ pub(crate) struct Server<D: Datapath> {
     active: Vec<ClientId>,
     /// By slot of the completion queue.
     seats: Vec<Option<Seat>>,
-    stalled: Vec<Cq>,
+    /// Completion queues whose ring has no room, the one looked at longest ago first.
+    stalled: VecDeque<Cq>,
     owners: HashMap<Qpn, ClientId>,
     /// Queue pairs by session and number, the order of listings: a page of one costs its own length.
     pub(crate) listing: BTreeMap<(u32, u32), Qpn>,
@@ -99,7 +102,7 @@ impl<D: Datapath> Server<D> {
             attached: 0,
             active: Vec::new(),
             seats: Vec::new(),
-            stalled: Vec::new(),
+            stalled: VecDeque::new(),
             owners: HashMap::new(),
             listing: BTreeMap::new(),
             retired: Totals::default(),
@@ -245,8 +248,10 @@ impl<D: Datapath> Server<D> {
         }
         if !self.stalled.is_empty() && now.since(self.retried) >= STALLED_EVERY {
             self.retried = now;
-            for _ in 0..self.stalled.len() {
-                let Some(cq) = self.stalled.pop() else { break };
+            for _ in 0..self.stalled.len().min(STALLED) {
+                let Some(cq) = self.stalled.pop_front() else {
+                    break;
+                };
                 if let Some(Some(seat)) = self.seats.get_mut(cq.slot()) {
                     seat.stalled = false;
                 }
@@ -272,8 +277,7 @@ impl<D: Datapath> Server<D> {
             Ok(moved) => {
                 if moved.stalled && !seat.stalled {
                     seat.stalled = true;
-                    // In front, so that a retry of all looks at each once.
-                    self.stalled.insert(0, cq);
+                    self.stalled.push_back(cq);
                 }
                 if let Some(client) = find(&mut self.clients, id) {
                     client.completed += u64::from(moved.count);
@@ -461,7 +465,9 @@ impl<D: Datapath> Server<D> {
 
     pub(crate) fn add_queue(&mut self, id: ClientId, queue: Queue) -> Result<u32, NoRoom> {
         let client = find(&mut self.clients, id).ok_or(NoRoom)?;
-        let owner = match queue.target {
+        let target = queue.target;
+        let number = client.add_queue(queue)?;
+        let owner = match target {
             client::Target::Qp(qpn) => {
                 self.listing.insert((client.session(), qpn.value()), qpn);
                 self.owners.insert(qpn, id)
@@ -469,7 +475,7 @@ impl<D: Datapath> Server<D> {
             client::Target::Srq(srq) => self.srq_owners.insert(srq, id),
         };
         debug_assert!(owner.is_none());
-        client.add_queue(queue)
+        Ok(number)
     }
 
     pub(crate) fn remove_queue(&mut self, id: ClientId, target: client::Target, number: u32) {

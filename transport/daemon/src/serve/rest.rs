@@ -165,7 +165,7 @@ impl<D: Datapath> Server<D> {
         });
     }
 
-    fn wake_rung(&mut self, timeout: Duration) -> bool {
+    fn wake_rung(&mut self, timeout: Duration) {
         let Self {
             rest,
             clients,
@@ -173,9 +173,7 @@ impl<D: Datapath> Server<D> {
             ..
         } = self;
         let now = clock::now();
-        let mut any = false;
         rest.rung(timeout, &mut |id| {
-            any = true;
             if let Some(client) = find(clients, id)
                 && client.link.expelled().is_none()
             {
@@ -186,7 +184,6 @@ impl<D: Datapath> Server<D> {
                 }
             }
         });
-        any
     }
 
     #[cold]

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use xroce_control::Path;
 use xroce_control::layout;
 use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
-use xroce_engine::{Ah, Engine, EngineError, ObjectError};
+use xroce_engine::{Ah, EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{QpAttr, QpInfo, QpInit, QpState};
@@ -20,9 +20,9 @@ use super::objects::{Completes, Queued};
 use super::refuse::{by_address, by_end, by_engine, by_system};
 use super::{Answer, Attached};
 use crate::bell::Bell;
+use crate::serve::Server;
 use crate::serve::client::{Queue, Target};
 use crate::serve::seats::Seat;
-use crate::tap::Tap;
 
 /// Bytes of a completion in the engine, about.
 const COMPLETION: u64 = 40;
@@ -170,7 +170,6 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             match server.add_queue(id, queue) {
                 Ok(number) => Ok((srq, number)),
                 Err(_) => {
-                    server.remove_queue(id, Target::Srq(srq), u32::MAX);
                     let _ = server.engine.destroy_srq(srq);
                     Err(no_more_queues())
                 }
@@ -193,29 +192,33 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         if let Some(given) = max_wr.filter(|&given| given > most) {
             return Err(too_deep("max_wr", given, most));
         }
-        self.after_posts(srq, move |engine| engine.modify_srq(srq, max_wr, limit))
+        let queue = self.objects.srqs.get(&srq);
+        self.after_posts(queue, move |server| {
+            server.engine.modify_srq(srq, max_wr, limit)
+        })
     }
 
-    /// Has the engine do something when what was posted to the queue before is posted.
+    /// Runs something on the engine's thread when what was posted to a queue before is posted.
     fn after_posts<R: Send + 'static>(
         &self,
-        srq: Srq,
-        run: impl FnOnce(&mut Engine<Tap<D>>) -> Result<R, EngineError> + Send + 'static,
+        queue: Option<&Queued>,
+        run: impl FnOnce(&mut Server<D>) -> Result<R, EngineError> + Send + 'static,
     ) -> Result<R, Refusal> {
         let id = self.id;
-        let number = self.objects.srqs.get(&srq).map(|q| q.number);
+        let number = queue.map(|queue| queue.number);
         let done = self.device.mailbox.run(move |server| {
             if let Some(number) = number {
                 server.take_all_of(id, number);
             }
-            run(&mut server.engine)
+            run(server)
         });
         done.map_err(by_end)?.map_err(|e| by_engine(&e))
     }
 
     pub(super) fn query_srq(&mut self, srq: Srq) -> Result<(SrqAttr, u32), Refusal> {
         self.objects.check_srq(srq)?;
-        self.after_posts(srq, move |engine| {
+        self.after_posts(self.objects.srqs.get(&srq), move |server| {
+            let engine = &server.engine;
             let attr = engine.query_srq(srq).zip(engine.srq_len(srq));
             attr.ok_or_else(|| ObjectError::NoSrq(srq).into())
         })
@@ -285,7 +288,6 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             match server.add_queue(id, queue) {
                 Ok(number) => Ok((qpn, number)),
                 Err(_) => {
-                    server.remove_queue(id, Target::Qp(qpn), u32::MAX);
                     let _ = server.engine.destroy_qp(qpn);
                     Err(no_more_queues())
                 }
@@ -317,32 +319,19 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         if let Some(path) = path {
             attr.av = Some(self.resolve(&path.attr, path.flow)?);
         }
-        let id = self.id;
-        let number = self.objects.qps.get(&qpn).map(|q| q.number);
-        let done = self.device.mailbox.run(move |server| {
-            // What was posted before the modify is posted before it here too.
-            if let Some(number) = number {
-                server.take_all_of(id, number);
-            }
+        self.after_posts(self.objects.qps.get(&qpn), move |server| {
             let modified = server.engine.modify_qp(qpn, &attr);
             server.reconnected(qpn, attr.state);
             modified
-        });
-        done.map_err(by_end)?.map_err(|e| by_engine(&e))
+        })
     }
 
     /// As it is when what was posted before is posted: who asks knows that it is.
     pub(super) fn query_qp(&mut self, qpn: Qpn) -> Result<QpInfo, Refusal> {
-        let id = self.id;
-        let number = self.objects.qps.get(&qpn).map(|q| q.number);
-        let done = self.device.mailbox.run(move |server| {
-            if let Some(number) = number {
-                server.take_all_of(id, number);
-            }
+        self.after_posts(self.objects.qps.get(&qpn), move |server| {
             let info = server.engine.query_qp(qpn);
             info.ok_or(EngineError::NoQp(qpn))
-        });
-        done.map_err(by_end)?.map_err(|e| by_engine(&e))
+        })
     }
 
     /// With the addressing of the device, which may wait for a neighbour.

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde::de::DeserializeOwned;
 use xroce_control::Request;
-use xroce_control::reply::{Farewell, Refusal};
-use xroce_control::socket::{self, Kind, Message, MessageError};
+use xroce_control::reply::Farewell;
+use xroce_control::socket::{self, Answer, Kind, Message, MessageError};
 
 use crate::backend::Signal;
 use crate::error::VerbsError;
@@ -133,21 +133,11 @@ impl Gate {
         &self,
         message: Message,
     ) -> Result<(R, Vec<OwnedFd>), VerbsError> {
-        let foreign = |error: MessageError| self.lose(error.to_string());
-        match message.kind {
-            Kind::Reply => {
-                let answer = message.body().map_err(foreign)?;
-                Ok((answer, message.fds))
-            }
-            Kind::Refusal => {
-                let refusal: Refusal = message.body().map_err(foreign)?;
-                Err(VerbsError::Daemon(refusal))
-            }
-            Kind::Farewell => {
-                let farewell: Farewell = message.body().map_err(foreign)?;
-                Err(self.lose(farewell.text))
-            }
-            Kind::Request => Err(foreign(MessageError::Kind(Kind::Request as u16))),
+        match message.answer() {
+            Ok(Answer::Reply(answer, fds)) => Ok((answer, fds)),
+            Ok(Answer::Refused(refusal)) => Err(VerbsError::Daemon(refusal)),
+            Ok(Answer::Farewell(farewell)) => Err(self.lose(farewell.text)),
+            Err(error) => Err(self.lose(error.to_string())),
         }
     }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use xroce_control::layout;
-use xroce_shm::{DIRTY_MAX, DirtySet, ParkWord, Region};
+use xroce_shm::{DirtySet, ParkWord, Region};
 
 use super::gate::Gate;
 use crate::batch::WrError;
@@ -22,12 +22,9 @@ type Unlaid = Box<dyn std::error::Error + Send + Sync>;
 
 impl Session {
     pub(super) fn new(memory: &Region, kick: OwnedFd, gate: Arc<Gate>) -> Result<Self, Unlaid> {
-        let set = |n| -> Result<DirtySet, Unlaid> {
-            Ok(DirtySet::new(memory, layout::set_at(n)?, DIRTY_MAX)?)
-        };
         Ok(Self {
             park: ParkWord::new(memory, layout::PARK)?,
-            sets: (0..layout::SETS).map(set).collect::<Result<_, _>>()?,
+            sets: layout::sets(memory)?,
             kick,
             gate,
         })
