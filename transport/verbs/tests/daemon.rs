@@ -498,13 +498,16 @@ fn the_next_daemon_may_begin_while_the_last_one_drains() {
     let socket = hosts[0].dir.path().join("xroced.sock");
     let old = hosts[0].daemon.take().unwrap();
     let stopping = std::thread::spawn(move || old.stop("restart"));
+    let device = DeviceConfig::new(Below::Udp {
+        addr: address(),
+        ifname: None,
+    });
+    let config = DaemonConfig::new(&socket, vec![device]);
+    // Until the last one does not listen any more.
     let next = loop {
-        let device = DeviceConfig::new(Below::Udp {
-            addr: address(),
-            ifname: None,
-        });
-        if let Ok(next) = Daemon::start(DaemonConfig::new(&socket, vec![device])) {
-            break next;
+        match Daemon::start(config.clone()) {
+            Ok(next) => break next,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
         }
     };
     stopping.join().unwrap();
