@@ -1,6 +1,7 @@
 //! A process that captures and means harm: it scribbles over its ring, or never reads it.
 
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use xroce_control::Request;
@@ -9,7 +10,10 @@ use xroce_shm::{Piece, Region};
 
 use super::mock::Mock;
 use super::witness::{self, Witness};
-use super::{Host, Random, rounds};
+use super::{Host, LONG, Random, rounds};
+
+/// Where the consumer index of a ring is (`xroce-shm`, `ring`).
+const CONSUMER_AT: u64 = 128;
 
 /// One that captures, and the memory it shares for that.
 struct Listener {
@@ -36,6 +40,10 @@ impl Listener {
         }
     }
 
+    fn stats(&self) -> CaptureStats {
+        self.mock.ask(&Request::CaptureStats, &[]).0
+    }
+
     fn end(&self) -> CaptureStats {
         self.mock.ask(&Request::EndCapture, &[]).0
     }
@@ -54,7 +62,7 @@ fn who_captures_and_never_reads_holds_nobody_up() {
     let before = witness::undisturbed(&host);
     let witness = Witness::start(&host);
     let listener = Listener::new(&host, small());
-    std::thread::sleep(std::time::Duration::from_millis(10 * rounds()));
+    std::thread::sleep(Duration::from_millis(10 * rounds()));
     let stats = listener.end();
     witness::print("capture never read", &before, &witness.finish());
     println!("capture never read: {stats:?}");
@@ -97,7 +105,25 @@ fn who_scribbles_over_its_capture_spoils_that_alone() {
             host.wait_for(2);
         }
     }
-    println!("capture scribbled over: {spoiled} of {} noticed", rounds());
+    // Whether a scribble is noticed before the capture ends is chance. This one waits until it is: an
+    // index that cannot be, met when the ring has been filled once.
+    let listener = Listener::new(&host, small());
+    listener
+        .ring
+        .write_at(CONSUMER_AT, &(1u32 << 31).to_ne_bytes())
+        .unwrap();
+    let end = Instant::now() + LONG;
+    while listener.stats().broken.is_none() {
+        assert!(Instant::now() < end, "{:?}", listener.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    spoiled += 1;
+    drop(listener);
+    host.wait_for(2);
+    println!(
+        "capture scribbled over: {spoiled} of {} noticed",
+        rounds() + 1
+    );
     assert!(spoiled > 0);
     witness::print("capture scribbled over", &before, &witness.finish());
 }
