@@ -120,7 +120,8 @@ impl Pair {
     fn modify(&mut self, attr: &QpAttr) {
         if self.qp.modify(attr, &mut self.log).is_ok() {
             self.rules.note(attr);
-            if attr.state == Some(QpState::Reset) {
+            // In ERR they are flushed.
+            if matches!(attr.state, Some(QpState::Reset | QpState::Err)) {
                 self.recvs = 0;
             }
         }
