@@ -10,9 +10,11 @@ use core::arch::x86_64::{
     __m128i, __m256i, _mm_and_si128, _mm_blendv_epi8, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
     _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x, _mm_setzero_si128, _mm_shuffle_epi8,
     _mm_srli_si128, _mm_xor_si128, _mm256_castsi128_si256, _mm256_castsi256_si128,
-    _mm256_clmulepi64_epi128, _mm256_extracti128_si256, _mm256_inserti128_si256, _mm256_set_epi64x,
-    _mm256_xor_si256, _mm256_zextsi128_si256,
+    _mm256_clmulepi64_epi128, _mm256_extracti128_si256, _mm256_inserti128_si256,
+    _mm256_loadu_si256, _mm256_set_epi64x, _mm256_storeu_si256, _mm256_xor_si256,
+    _mm256_zextsi128_si256,
 };
+use core::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::gf2::{MU, P, x_pow};
@@ -21,6 +23,8 @@ use crate::gf2::{MU, P, x_pow};
 pub(crate) const LEN_MIN: usize = 16;
 /// From here on the wide kernel pays.
 const WIDE_MIN: usize = 256;
+/// From here on [`copy_joined`] may do it.
+pub(crate) const COPY_MIN: usize = WIDE_MIN;
 
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
@@ -66,15 +70,46 @@ pub(crate) fn update(state: u32, bytes: &[u8]) -> u32 {
 #[target_feature(enable = "pclmulqdq,sse4.1")]
 pub(crate) fn update_joined<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
     let k = constants(128);
+    let acc = fold_head(head);
+    if bytes.len() < LEN_MIN {
+        return crate::tables::update(reduce(acc), bytes);
+    }
+    seeded(fold(acc, _mm_setzero_si128(), k), bytes)
+}
+
+/// `head` folded into one block that stands in front of what follows.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+fn fold_head<const N: usize>(head: [u128; N]) -> __m128i {
+    let k = constants(128);
     let mut acc = _mm_setzero_si128();
     for (i, block) in head.into_iter().enumerate() {
         let next = vector(block);
         acc = if i == 0 { next } else { fold(acc, next, k) };
     }
-    if bytes.len() < LEN_MIN {
-        return crate::tables::update(reduce(acc), bytes);
+    acc
+}
+
+/// [`update_joined`] over what it copies from `src` to `dst`: each byte is loaded once, and its
+/// store costs nothing beside the multiplications. `None` where the wide kernel is not there or
+/// does not pay; nothing was copied then.
+///
+/// # Safety
+/// `dst.len()` bytes at `src` can be read. Others may write there meanwhile; the register is that
+/// of the bytes in `dst`.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(crate) unsafe fn copy_joined<const N: usize>(
+    head: [u128; N],
+    src: *const u8,
+    dst: &mut [u8],
+) -> Option<u32> {
+    if level() != WIDE {
+        return None;
     }
-    seeded(fold(acc, _mm_setzero_si128(), k), bytes)
+    let seed = fold(fold_head(head), _mm_setzero_si128(), constants(128));
+    // SAFETY: WIDE is stored only after AVX2 and VPCLMULQDQ were detected; the caller promises
+    // that `src` can be read.
+    Some(unsafe { wide_copy(seed, src, dst) })
 }
 
 /// Register after at least [`LEN_MIN`] bytes, to whose first block `seed` is added.
@@ -134,14 +169,60 @@ fn wide(seed: __m128i, bytes: &[u8]) -> u32 {
             *lane = fold_wide(*lane, load_wide(&octet[2 * i], &octet[2 * i + 1]), k);
         }
     }
-    let mut acc = _mm256_castsi256_si128(lanes[0]);
+    finish(fold_wide_lanes(lanes), singles, bytes)
+}
+
+/// [`wide`] over what it copies from `src` to `dst`.
+///
+/// # Safety
+/// `dst.len()` bytes at `src` can be read.
+#[target_feature(enable = "pclmulqdq,sse4.1,avx2,vpclmulqdq")]
+unsafe fn wide_copy(seed: __m128i, src: *const u8, dst: &mut [u8]) -> u32 {
+    let len = dst.len();
+    let (octets, rest) = dst.as_chunks_mut::<128>();
+    let (hi, lo) = (x_pow_i64::<{ 1024 - 32 }>(), x_pow_i64::<{ 1024 + 32 }>());
+    let k = _mm256_set_epi64x(hi, lo, hi, lo);
+    // Zeros in front of everything change nothing.
+    let mut lanes = [_mm256_zextsi128_si256(_mm_setzero_si128()); 4];
+    for (i, octet) in octets.iter_mut().enumerate() {
+        // SAFETY: octet `i` of `dst` is inside the `dst.len()` bytes that can be read at `src`.
+        let from = unsafe { src.add(128 * i) };
+        let (parts, _) = octet.as_chunks_mut::<32>();
+        for (j, (lane, to)) in lanes.iter_mut().zip(parts).enumerate() {
+            // SAFETY: as above, 32 of its 128 bytes.
+            let at = unsafe { from.add(32 * j) };
+            // SAFETY: as above; the load needs no alignment.
+            let mut block = unsafe { _mm256_loadu_si256(at.cast()) };
+            // SAFETY: `to` is 32 bytes; the store needs no alignment.
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), block) };
+            if i == 0 && j == 0 {
+                block = _mm256_xor_si256(block, _mm256_zextsi128_si256(seed));
+            }
+            *lane = fold_wide(*lane, block, k);
+        }
+    }
+    let done = len - rest.len();
+    // SAFETY: what is left of the bytes that can be read.
+    let from = unsafe { src.add(done) };
+    // SAFETY: `rest` is as long as that, and nobody else's.
+    unsafe { ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), rest.len()) };
+    let rest = dst.get(done..).unwrap_or_default();
+    let (singles, _) = rest.as_chunks::<16>();
+    finish(fold_wide_lanes(lanes), singles, dst)
+}
+
+/// The four accumulators of the wide kernel as one.
+#[target_feature(enable = "pclmulqdq,sse4.1,avx2,vpclmulqdq")]
+#[inline]
+fn fold_wide_lanes(lanes: [__m256i; 4]) -> __m128i {
     let k = constants(128);
+    let mut acc = _mm256_castsi256_si128(lanes[0]);
     acc = fold(acc, _mm256_extracti128_si256::<1>(lanes[0]), k);
     for lane in &lanes[1..] {
         acc = fold(acc, _mm256_castsi256_si128(*lane), k);
         acc = fold(acc, _mm256_extracti128_si256::<1>(*lane), k);
     }
-    finish(acc, singles, bytes)
+    acc
 }
 
 /// Folds the remaining whole blocks and the incomplete one, and reduces.

@@ -42,6 +42,38 @@ pub fn update_joined<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
     update_joined_portable(head, bytes)
 }
 
+/// Copies `dst.len()` bytes from `src` to `dst` and gives [`update_joined`] of them.
+///
+/// # Safety
+/// `dst.len()` bytes at `src` can be read and do not overlap `dst`. Others may write there
+/// meanwhile: which of their bytes are copied is theirs to sort out, but the register is always
+/// that of what `dst` holds afterwards.
+#[inline]
+#[must_use]
+pub unsafe fn copy_joined<const N: usize>(head: [u128; N], src: *const u8, dst: &mut [u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if dst.len() >= clmul::COPY_MIN && clmul::is_supported() {
+        // SAFETY: the features were just detected, the caller promises the rest.
+        if let Some(state) = unsafe { clmul::copy_joined(head, src, dst) } {
+            return state;
+        }
+    }
+    for (i, chunk) in dst.chunks_mut(COPY_CHUNK).enumerate() {
+        // SAFETY: the chunk lies that far in `dst`, and as many bytes can be read at `src`.
+        let from = unsafe { src.add(i * COPY_CHUNK) };
+        // SAFETY: the caller promises that the bytes can be read and do not overlap.
+        unsafe { from.copy_to_nonoverlapping(chunk.as_mut_ptr(), chunk.len()) };
+    }
+    update_joined(head, dst)
+}
+
+/// Longest piece copied at once.
+///
+/// glibc switches to `rep movsb` at about 2 KiB, which on Zen 3 is 30 times slower when the
+/// destination lies 1 to 31 bytes past the source modulo 4096 (measured: 1400 ns instead of 50 ns
+/// for 4 KiB). Shorter copies stay on the vector path.
+pub const COPY_CHUNK: usize = 1024;
+
 /// [`update_joined`] by tables: the slow twin.
 #[must_use]
 pub fn update_joined_portable<const N: usize>(head: [u128; N], bytes: &[u8]) -> u32 {
@@ -132,6 +164,28 @@ mod tests {
                 ),
             ] {
                 assert_eq!(head, expected, "{len} bytes behind");
+            }
+        }
+    }
+
+    #[test]
+    fn copied_is_the_same_bytes_and_the_same_register() {
+        let data = noise(4200);
+        let block = |at: usize| u128::from_le_bytes(*data[at..].first_chunk().unwrap());
+        for len in (0..700).chain([1023, 1024, 1025, 2048, 4092, 4096, 4112]) {
+            for start in [0, 1, 13] {
+                let from = &data[start..start + len];
+                let mut to = vec![0xaa; len + 1];
+                let head = [block(3), block(40)];
+                // SAFETY: both are slices of that length.
+                let state = unsafe { copy_joined(head, from.as_ptr(), &mut to[..len]) };
+                assert_eq!(
+                    state,
+                    update_joined_portable(head, from),
+                    "{len} from {start}"
+                );
+                assert_eq!(&to[..len], from, "{len} from {start}");
+                assert_eq!(to[len], 0xaa, "{len} from {start}: one byte too many");
             }
         }
     }

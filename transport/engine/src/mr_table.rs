@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use xroce_proto::memory::{
     Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
 };
+use xroce_proto::wr::Sge;
 use xroce_shm::{AtomicAtError, Region};
+use xroce_wire::icrc::Head;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
 use crate::windows::Window;
@@ -360,19 +362,19 @@ impl MrTable {
         Ok(())
     }
 
-    /// Every check of K4; `usable` says whether keys of this kind may be used so.
+    /// Every check of K4; `usable` says whether keys of this kind may be used so. Gives where in
+    /// the memory of the entry the range starts.
     #[inline(always)]
-    fn check(
+    fn find(
         &self,
         pd: Pd,
         key: u32,
-        va: Va,
-        len: u32,
+        (va, len): (Va, u32),
         need: Access,
         usable: impl Fn(Kind) -> bool,
-    ) -> Result<Grant, KeyError> {
-        let index = key >> 8;
-        let slot = self.slots.get(index as usize).ok_or(KeyError::Unknown)?;
+    ) -> Result<(&Slot, &Entry, u64), KeyError> {
+        let slot = self.slots.get((key >> 8) as usize);
+        let slot = slot.ok_or(KeyError::Unknown)?;
         let entry = slot.entry.as_ref().ok_or(KeyError::Unknown)?;
         if slot.key != key || !usable(entry.kind) {
             return Err(KeyError::Unknown);
@@ -384,12 +386,39 @@ impl MrTable {
             return Err(KeyError::Rights);
         }
         let within = entry.locate(va, len.into())?;
-        Ok(Grant::issue(
-            index,
-            slot.generation,
-            entry.offset + within,
-            len,
-        ))
+        Ok((slot, entry, within))
+    }
+
+    #[inline(always)]
+    fn check(
+        &self,
+        pd: Pd,
+        key: u32,
+        range: (Va, u32),
+        need: Access,
+        usable: impl Fn(Kind) -> bool,
+    ) -> Result<Grant, KeyError> {
+        let (slot, entry, within) = self.find(pd, key, range, need, usable)?;
+        let at = entry.offset + within;
+        Ok(Grant::issue(key >> 8, slot.generation, at, range.1))
+    }
+
+    /// The region of an SGE and where in it `len` bytes at `offset` of the SGE are.
+    #[inline(always)]
+    fn piece(
+        &self,
+        pd: Pd,
+        sge: &Sge,
+        offset: u32,
+        len: usize,
+        need: Access,
+    ) -> Result<(&Region, u64), KeyError> {
+        let range = (sge.va, sge.len);
+        let (_, entry, within) = self.find(pd, sge.lkey.value(), range, need, is_region)?;
+        if u64::from(offset) + len as u64 > u64::from(sge.len) {
+            return Err(KeyError::Range);
+        }
+        Ok((&entry.region, entry.offset + within + u64::from(offset)))
     }
 
     /// The region behind a grant and the offset in it, if both still hold.
@@ -416,8 +445,7 @@ impl Memory for MrTable {
         len: u32,
         need: Access,
     ) -> Result<Grant, KeyError> {
-        let is_region = |kind| matches!(kind, Kind::Region { .. });
-        self.check(pd, key.value(), va, len, need, is_region)
+        self.check(pd, key.value(), (va, len), need, is_region)
     }
 
     #[inline]
@@ -435,7 +463,7 @@ impl Memory for MrTable {
             Kind::Window2(bound_by) => bound_by == qpn,
             Kind::Invalidated => false,
         };
-        self.check(pd, key.value(), va, len, need, through)
+        self.check(pd, key.value(), (va, len), need, through)
     }
 
     fn bind_window(&mut self, pd: Pd, qpn: Qpn, rkey: RKey, bind: &Bind) -> Result<(), BindError> {
@@ -490,6 +518,33 @@ impl Memory for MrTable {
         let (region, at) = self.resolve(grant, offset, src.len())?;
         region.write_at(at, src).map_err(|_| Revoked)
     }
+
+    #[inline(always)]
+    fn gather(
+        &self,
+        pd: Pd,
+        sge: &Sge,
+        offset: u32,
+        dst: &mut [u8],
+        head: &Head,
+    ) -> Result<u32, KeyError> {
+        let (region, at) = self.piece(pd, sge, offset, dst.len(), Access::empty())?;
+        region
+            .read_joined(at, dst, head.blocks())
+            .map_err(|_| KeyError::Unknown)
+    }
+
+    #[inline(always)]
+    fn scatter(&mut self, pd: Pd, sge: &Sge, offset: u32, src: &[u8]) -> Result<(), KeyError> {
+        let (region, at) = self.piece(pd, sge, offset, src.len(), Access::LOCAL_WRITE)?;
+        region.write_at(at, src).map_err(|_| KeyError::Unknown)
+    }
+}
+
+/// Local keys are those of regions.
+#[inline(always)]
+fn is_region(kind: Kind) -> bool {
+    matches!(kind, Kind::Region { .. })
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@
 
 use bitflags::bitflags;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use xroce_wire::icrc::Head;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
+
+use crate::wr::Sge;
 
 bitflags! {
     /// Access rights of a memory region or a QP, with the bits of `ibv_access_flags`.
@@ -267,6 +270,37 @@ pub trait Memory {
     /// # Errors
     /// [`Revoked`]; nothing was written then.
     fn write(&mut self, grant: &Grant, offset: u32, src: &[u8]) -> Result<(), Revoked>;
+
+    /// [`Memory::check_local`] and [`Memory::read`] in one, for the payload of a packet: gives the
+    /// CRC register after its headers and the bytes that are now in `dst`.
+    ///
+    /// # Errors
+    /// Those of the two; `dst` may then hold anything.
+    #[inline(always)]
+    fn gather(
+        &self,
+        pd: Pd,
+        sge: &Sge,
+        offset: u32,
+        dst: &mut [u8],
+        head: &Head,
+    ) -> Result<u32, KeyError> {
+        let grant = self.check_local(pd, sge.lkey, sge.va, sge.len, Access::empty())?;
+        self.read(&grant, offset, dst)
+            .map_err(|_| KeyError::Unknown)?;
+        Ok(head.joined_to(dst))
+    }
+
+    /// [`Memory::check_local`] and [`Memory::write`] in one, for what a receive takes.
+    ///
+    /// # Errors
+    /// Those of the two; nothing was written then.
+    #[inline(always)]
+    fn scatter(&mut self, pd: Pd, sge: &Sge, offset: u32, src: &[u8]) -> Result<(), KeyError> {
+        let grant = self.check_local(pd, sge.lkey, sge.va, sge.len, Access::LOCAL_WRITE)?;
+        self.write(&grant, offset, src)
+            .map_err(|_| KeyError::Unknown)
+    }
 
     /// Binds a free window of type 2 under `rkey`, for use through `qpn` only (BIND_MW). The
     /// window is the one of the key's upper 24 bits; its lower 8 are the consumer's choice.

@@ -10,13 +10,7 @@ use crate::across::Across;
 use crate::adopt::{AdoptError, Adopted, Race};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-
-/// Bytes per library copy.
-///
-/// glibc switches to `rep movsb` at about 2 KiB, which on Zen 3 is 30 times slower when the
-/// destination lies 1 to 31 bytes past the source modulo 4096 (measured: 1400 ns instead of 50 ns
-/// for 4 KiB). Shorter copies stay on the vector path.
-const COPY_CHUNK: usize = 1024;
+use xroce_crc::COPY_CHUNK;
 
 /// An access outside the region; nothing was copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -297,6 +291,14 @@ impl Region {
             Ok(to) => to,
             Err(refused) => return self.write_across(refused, src),
         };
+        if src.len() <= COPY_CHUNK {
+            // SAFETY: as below.
+            unsafe {
+                to.as_ptr()
+                    .copy_from_nonoverlapping(src.as_ptr(), src.len())
+            };
+            return Ok(());
+        }
         for chunk in src.chunks(COPY_CHUNK) {
             // SAFETY: `pointer` proved `src.len()` bytes from `to` inside the mapping; `chunk` is
             // private memory and cannot overlap it. Others may write here meanwhile: which bytes
@@ -321,6 +323,14 @@ impl Region {
             Ok(from) => from,
             Err(refused) => return self.read_across(refused, dst),
         };
+        if dst.len() <= COPY_CHUNK {
+            // SAFETY: as in `write_at`, the other way.
+            unsafe {
+                from.as_ptr()
+                    .copy_to_nonoverlapping(dst.as_mut_ptr(), dst.len())
+            };
+            return Ok(());
+        }
         for chunk in dst.chunks_mut(COPY_CHUNK) {
             // SAFETY: as in `write_at`, the other way.
             unsafe {
@@ -331,6 +341,30 @@ impl Region {
             from = unsafe { from.add(chunk.len()) };
         }
         Ok(())
+    }
+
+    /// [`Region::read_at`] that gives the CRC register after `head` and the bytes copied
+    /// ([`xroce_crc::update_joined`]), whoever writes here meanwhile. Long copies are made by the
+    /// loop that computes it.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; `dst` is as before.
+    #[inline]
+    pub fn read_joined<const N: usize>(
+        &self,
+        offset: u64,
+        dst: &mut [u8],
+        head: [u128; N],
+    ) -> Result<u32, OutOfRange> {
+        match self.pointer(offset, dst.len()) {
+            // SAFETY: `pointer` proved `dst.len()` bytes inside the mapping; `dst` is private
+            // memory and cannot overlap it.
+            Ok(from) => Ok(unsafe { xroce_crc::copy_joined(head, from.as_ptr(), dst) }),
+            Err(refused) => {
+                self.read_across(refused, dst)?;
+                Ok(xroce_crc::update_joined(head, dst))
+            }
+        }
     }
 
     /// The eight bytes at `offset`, to be worked on at once with other threads and processes.

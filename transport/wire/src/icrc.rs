@@ -48,6 +48,40 @@ pub(crate) fn over_transport(lower: u32, covered: &[u8]) -> Option<[u8; ICRC_LEN
     Some(finished([lower::bth(lower, *bth)], rest))
 }
 
+/// What a packet has in front of its payload, masked, as blocks that the payload is joined to: so
+/// that whoever copies the payload can compute the CRC on the way. Over these and the payload it
+/// is [`xroce_crc::update_joined`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head([u128; 2]);
+
+impl Head {
+    /// For BTH alone and BTH with RETH, which is what long messages are made of; `None` for any
+    /// other length.
+    #[inline(always)]
+    pub(crate) fn new(lower: u32, headers: &[u8]) -> Option<Self> {
+        let (bth, ext) = headers.split_first_chunk::<12>()?;
+        let bth = lower::whole_bth(lower, *bth);
+        match *ext {
+            [] => Some(Self([0, bth])),
+            ref reth => Some(Self([bth, u128::from_le_bytes(reth.try_into().ok()?)])),
+        }
+    }
+
+    /// The blocks.
+    #[inline]
+    #[must_use]
+    pub const fn blocks(&self) -> [u128; 2] {
+        self.0
+    }
+
+    /// Register after the headers and `payload`.
+    #[inline]
+    #[must_use]
+    pub fn joined_to(&self, payload: &[u8]) -> u32 {
+        xroce_crc::update_joined(self.0, payload)
+    }
+}
+
 /// ICRC bytes over masked headers in blocks and what follows them.
 #[inline(always)]
 fn finished<const N: usize>(head: [u128; N], rest: &[u8]) -> [u8; ICRC_LEN] {

@@ -10,7 +10,7 @@ use crate::bth::Bth;
 use crate::deth::{Deth, DethWire};
 use crate::ext::{Meth, MethWire, Peth, PethWire, Seth, SethWire};
 use crate::feth::{Feth, FethWire};
-use crate::icrc::{self, ICRC_LEN};
+use crate::icrc::{self, Head, ICRC_LEN};
 use crate::imm::{Ieth, IethWire, Imm};
 use crate::newtypes::{PKey, Psn, Qpn, RKey};
 use crate::opcode::{Headers, Opcode, OpcodeInfo, Slot};
@@ -436,6 +436,38 @@ impl<'f> PacketBuf<'f> {
         self.transport
             .get_mut(self.payload_at..end)
             .unwrap_or_default()
+    }
+
+    /// The headers of a packet whose payload is copied and summed up in one go, see
+    /// [`PacketBuf::finish_joined`]; `None` if there are others than BTH and RETH.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(&self) -> Option<Head> {
+        Head::new(self.lower_state, self.transport.get(..self.payload_at)?)
+    }
+
+    /// [`PacketBuf::finish`] with the CRC register after [`PacketBuf::head`] and the payload in
+    /// the frame.
+    #[inline(always)]
+    #[must_use]
+    pub fn finish_joined(self, register: u32) -> usize {
+        debug_assert_eq!(
+            self.written, self.info.headers,
+            "headers missing: {:?}",
+            self.info
+        );
+        let len = self.lower_len + self.transport.len();
+        let end = self.payload_at + self.payload_len;
+        if let Some((covered, icrc)) = self.transport.split_last_chunk_mut::<ICRC_LEN>() {
+            let pad = covered.get(end..).unwrap_or_default();
+            let register = if pad.is_empty() {
+                register
+            } else {
+                icrc::crc_update(register, pad)
+            };
+            *icrc = (!register).to_le_bytes();
+        }
+        len
     }
 
     /// Writes the ICRC over the bytes in the frame and returns the length of the frame.

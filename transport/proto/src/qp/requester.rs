@@ -240,7 +240,7 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn give_psns(&mut self, index: u32, psns: u32) {
+    pub(super) fn give_psns(&mut self, index: u32, psns: u32) {
         let first_psn = self.tx.next_psn;
         let wqe = self.sq.wqe_mut(index);
         wqe.first_psn = first_psn;
@@ -329,6 +329,16 @@ impl Qp {
         if is_last && inv {
             out.ieth(wqe.rkey);
         }
+        self.counters.tx_bytes += payload_len as u64;
+        // Almost always: one piece of memory, copied by the loop that computes the ICRC.
+        if let Some((sge, within)) = wqe.piece(offset)
+            && payload_len != 0
+            && let Some(head) = out.head()
+        {
+            let pd = self.cold.init.pd;
+            let register = cx.mem.gather(pd, sge, within, out.payload_mut(), &head)?;
+            return Ok(Some(out.finish_joined(register)));
+        }
         if wqe.traits.contains(Traits::INLINE) {
             let at = usize::try_from(offset).unwrap_or(usize::MAX);
             out.payload_mut()
@@ -342,7 +352,6 @@ impl Qp {
                 out.payload_mut(),
             )?;
         }
-        self.counters.tx_bytes += payload_len as u64;
         Ok(Some(out.finish()))
     }
 
@@ -413,7 +422,7 @@ impl Qp {
 
     /// Times a packet that has just left for the first time and asks for an answer.
     #[inline(never)]
-    fn time_packet(&mut self, now: Instant, wqe: &Wqe, packet: u32, psn: Psn) {
+    pub(super) fn time_packet(&mut self, now: Instant, wqe: &Wqe, packet: u32, psn: Psn) {
         self.timed = Timed {
             sent: now,
             psn,

@@ -81,13 +81,7 @@ pub(super) fn scatter<M: Memory, S: Sink>(
             return Ok(());
         }
         let within = u32::try_from(offset).map_err(|_| KeyError::Range)?;
-        let grant = cx
-            .mem
-            .check_local(pd, sge.lkey, sge.va, sge.len, Access::LOCAL_WRITE)?;
-        return cx
-            .mem
-            .write(&grant, within, src)
-            .map_err(|_| KeyError::Unknown);
+        return cx.mem.scatter(pd, sge, within, src);
     }
     for (sge, within, at, n) in pieces(sges, offset, src.len()) {
         let grant = cx

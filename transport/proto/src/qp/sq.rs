@@ -131,6 +131,27 @@ impl Wqe {
         self.traits.contains(Traits::ANSWERED)
     }
 
+    /// Whether all bytes of the message are in one SGE.
+    #[inline(always)]
+    pub(super) fn is_one_piece(&self) -> bool {
+        self.num_sge == 1
+    }
+
+    /// That SGE.
+    #[inline(always)]
+    pub(super) fn only_sge(&self) -> &[Sge] {
+        slice::from_ref(&self.only_sge)
+    }
+
+    /// The SGE, if it is the only one, and where in it a byte of the message is.
+    #[inline(always)]
+    pub(super) fn piece(&self, offset: u64) -> Option<(&Sge, u32)> {
+        if self.num_sge != 1 {
+            return None;
+        }
+        Some((&self.only_sge, u32::try_from(offset).ok()?))
+    }
+
     /// Makes it another operation than the plain one it was pushed as.
     pub(super) fn turn_into(&mut self, operation: Operation, wc_opcode: WcOpcode) {
         self.operation = operation;

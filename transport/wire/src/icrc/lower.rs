@@ -30,6 +30,9 @@ const UDP_BTH: u128 = ones(&[6, 7, 12]);
 /// Half of BTH behind eight other bytes.
 const BTH: u128 = ones(&[12]);
 
+/// A BTH behind four other bytes.
+const WHOLE_BTH: u128 = ones(&[8]);
+
 /// IPv4 and UDP headers, cut where blocks end.
 #[derive(FromBytes, Unaligned)]
 #[repr(C)]
@@ -67,6 +70,15 @@ fn half(bytes: [u8; 8]) -> u128 {
 #[inline]
 pub(super) fn bth(lower: u32, bth: [u8; 8]) -> u128 {
     (half(bth) ^ u128::from(lower)) << 64 | BTH
+}
+
+/// A BTH behind four zeros, with the register after the headers before it.
+#[inline(always)]
+pub(super) fn whole_bth(lower: u32, bth: [u8; 12]) -> u128 {
+    let mut block = [0; 16];
+    let (_, whole) = block.split_at_mut(4);
+    whole.copy_from_slice(&bth);
+    (u128::from_le_bytes(block) ^ u128::from(lower) << 32) | WHOLE_BTH
 }
 
 /// 36 bytes.
