@@ -2,10 +2,12 @@
 //! the port is full.
 
 use xroce_net::datapath::{Datapath, TxMeta};
-use xroce_proto::qp::Cx;
+use xroce_proto::qp::{Cx, Look, Run};
 use xroce_proto::time::Instant;
 
+use crate::cq::CqTable;
 use crate::engine::Core;
+use crate::mr_table::MrTable;
 
 /// Why a QP's turn ended.
 enum Turn {
@@ -15,6 +17,33 @@ enum Turn {
     Again(usize),
     /// The port has no free frame.
     PortFull(usize),
+}
+
+/// What a turn has sent so far.
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    frames: usize,
+    bytes: usize,
+}
+
+impl Sent {
+    #[inline(always)]
+    fn add(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len;
+    }
+}
+
+/// Why a [`Run`] ended.
+enum RunEnd {
+    /// The queue pair has nothing (more) to send now.
+    Done,
+    /// What comes next is not for a run.
+    Unusual,
+    /// The quantum is spent.
+    Quantum,
+    /// The port has no free frame.
+    PortFull,
 }
 
 impl Core {
@@ -68,30 +97,67 @@ impl Core {
         let Some(entry) = self.qps.get_mut(index) else {
             return (Turn::Done(0), 0);
         };
-        // A full port is no reason to stay listed.
-        if !entry.qp.wants_to_send(now) {
-            return (Turn::Done(0), 0);
-        }
-        let mut bytes = 0;
         let mut cx = Cx {
             now,
             mem: &mut self.mem,
             sink: &mut self.cqs,
         };
-        for sent in 0..quantum {
+        let mut done = Sent::default();
+        while done.frames < quantum {
+            if let Some(run) = entry.qp.run() {
+                match follow(run, &mut cx, port, quantum, &mut done) {
+                    RunEnd::Unusual => {}
+                    RunEnd::Done => return (Turn::Done(done.frames), done.bytes),
+                    RunEnd::PortFull => return (Turn::PortFull(done.frames), done.bytes),
+                    RunEnd::Quantum => break,
+                }
+            }
+            // A full port is no reason to stay listed.
+            if done.frames == 0 && !entry.qp.wants_to_send(now) {
+                return (Turn::Done(0), 0);
+            }
             let Some(frame) = port.tx_begin() else {
-                return (Turn::PortFull(sent), bytes);
+                return (Turn::PortFull(done.frames), done.bytes);
             };
             let Some(transmit) = entry.qp.poll_transmit(&mut cx, frame) else {
-                return (Turn::Done(sent), bytes);
+                return (Turn::Done(done.frames), done.bytes);
             };
-            bytes += transmit.len;
             let meta = TxMeta {
                 dst: transmit.dst,
                 tos: transmit.traffic_class,
             };
             port.tx_commit(&meta, transmit.len);
+            done.add(transmit.len);
         }
-        (Turn::Again(quantum), bytes)
+        (Turn::Again(done.frames), done.bytes)
     }
+}
+
+/// Sends the packets of a run until it ends or `quantum` frames are sent altogether.
+#[inline(always)]
+fn follow<D: Datapath>(
+    mut run: Run<'_>,
+    cx: &mut Cx<'_, MrTable, CqTable>,
+    port: &mut D,
+    quantum: usize,
+    done: &mut Sent,
+) -> RunEnd {
+    let (dst, tos) = run.path();
+    let meta = TxMeta { dst, tos };
+    while done.frames < quantum {
+        let ahead = match run.look() {
+            Look::Packet(ahead) => ahead,
+            Look::Done => return RunEnd::Done,
+            Look::Unusual => return RunEnd::Unusual,
+        };
+        let Some(frame) = port.tx_begin() else {
+            return RunEnd::PortFull;
+        };
+        let Some(len) = run.write(cx, &ahead, frame) else {
+            return RunEnd::Unusual;
+        };
+        port.tx_commit(&meta, len);
+        done.add(len);
+    }
+    RunEnd::Quantum
 }

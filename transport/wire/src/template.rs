@@ -234,6 +234,35 @@ impl HeaderTemplate {
         ))
     }
 
+    /// For packets of `opcode`, or another with the same headers, and `payload_len`; `None` if IP
+    /// is too small for them, and for CNPs, which are rare.
+    #[must_use]
+    #[inline]
+    pub fn stamp(&self, opcode: Opcode, payload_len: usize) -> Option<Stamp> {
+        let info = opcode.info();
+        if info.operation == Operation::Cnp {
+            return None;
+        }
+        let pad = payload_len.wrapping_neg() & 3;
+        let len = Bth::LEN + usize::from(info.header_len) + ICRC_LEN;
+        let len = u16::try_from(len.checked_add(payload_len)?.checked_add(pad)?).ok()?;
+        let mut bytes = self.bytes;
+        let lower_state = self.patch_lengths(&mut bytes, len)?;
+        #[allow(clippy::cast_possible_truncation, reason = "masked to two bits")]
+        let pad = pad as u8;
+        Some(Stamp {
+            bytes,
+            bth: self.bth,
+            dest_qp: self.dest_qp,
+            lower_state,
+            payload_len,
+            lower_len: self.lower_len,
+            header_len: info.header_len,
+            pad,
+            len,
+        })
+    }
+
     /// Copies the headers in front of BTH.
     #[inline(always)]
     fn copy_lower(&self, frame: &mut [u8]) -> Option<()> {
@@ -291,6 +320,70 @@ impl HeaderTemplate {
             }
         };
         Some(self.lower_state ^ delta)
+    }
+}
+
+/// A template for packets of one length: what depends on it is written already. For many packets
+/// in a row, which most often have the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// As [`HeaderTemplate::bytes`], with lengths and checksum.
+    bytes: [u8; ROOM],
+    bth: Bth,
+    dest_qp: Qpn,
+    /// CRC register after the headers below BTH.
+    lower_state: u32,
+    payload_len: usize,
+    lower_len: u8,
+    /// Of the extension headers.
+    header_len: u8,
+    pad: u8,
+    /// Bytes of BTH .. ICRC.
+    len: u16,
+}
+
+impl Stamp {
+    /// Whether this is what [`HeaderTemplate::stamp`] would give.
+    #[inline(always)]
+    #[must_use]
+    pub fn fits(&self, opcode: Opcode, payload_len: usize) -> bool {
+        self.payload_len == payload_len && self.header_len == opcode.info().header_len
+    }
+
+    /// [`HeaderTemplate::start`] for the payload length this was made for, whatever `e` says.
+    /// `None` also if `frame` is shorter than any frame that a port lends.
+    #[inline(always)]
+    pub fn start<'f>(&self, frame: &'f mut [u8], e: &Emit) -> Option<PacketBuf<'f>> {
+        let info = e.opcode.info();
+        if info.header_len != self.header_len {
+            return None;
+        }
+        let lower_len = usize::from(self.lower_len);
+        if lower_len != 0 {
+            *frame.first_chunk_mut::<ROOM>()? = self.bytes;
+        }
+        let transport = frame.get_mut(lower_len..lower_len + usize::from(self.len))?;
+        if self.pad != 0 {
+            // The last word before the ICRC holds the pad; the rest of it is written over later.
+            let (covered, _) = transport.split_last_chunk_mut::<ICRC_LEN>()?;
+            *covered.last_chunk_mut::<4>()? = [0; 4];
+        }
+        let fields = BthFields {
+            opcode: e.opcode as u8,
+            solicited: e.solicited,
+            pad: self.pad,
+            ack_req: e.ack_req,
+            psn: e.psn,
+        };
+        let bth = self.bth.with(&fields, self.dest_qp);
+        bth.write_to_prefix(transport).ok()?;
+        Some(PacketBuf::new(
+            lower_len,
+            transport,
+            self.payload_len,
+            info,
+            self.lower_state,
+        ))
     }
 }
 

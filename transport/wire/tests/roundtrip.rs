@@ -18,7 +18,7 @@ use xroce_wire::newtypes::{Gid, MacAddr, PKey, Psn, Qpn, VlanTci};
 use xroce_wire::opcode::Opcode;
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
-use xroce_wire::template::{Emit, HeaderTemplate, Lower, TemplateError, TemplateOptions};
+use xroce_wire::template::{Emit, HeaderTemplate, Lower, Stamp, TemplateError, TemplateOptions};
 
 fn gids() -> impl Strategy<Value = (Gid, Gid)> {
     prop_oneof![
@@ -70,6 +70,26 @@ prop_compose! {
     fn options()(ip_id: u16, mig_req: bool, fecn: bool, becn: bool) -> TemplateOptions {
         TemplateOptions { ip_id, mig_req, fecn, becn }
     }
+}
+
+/// The frame of [`emit`] by a stamp, its payload joined to the headers where that is possible.
+fn stamped(stamp: &Stamp, e: &Emit, ext: &Ext) -> Vec<u8> {
+    assert!(stamp.fits(e.opcode, e.payload_len));
+    let mut bytes = vec![0xff; 5000];
+    let mut out = stamp.start(&mut bytes, e).unwrap();
+    ext.write(e.opcode.info().headers, &mut out);
+    for (i, byte) in out.payload_mut().iter_mut().enumerate() {
+        *byte = i as u8;
+    }
+    let len = match out.head() {
+        Some(head) => {
+            let register = head.joined_to(out.payload_mut());
+            out.finish_joined(register)
+        }
+        None => out.finish(),
+    };
+    bytes.truncate(len);
+    bytes
 }
 
 fn check_packet(p: &Packet<'_>, e: &Emit, ext: &Ext, t: &HeaderTemplate, o: &TemplateOptions) {
@@ -200,6 +220,11 @@ proptest! {
         prop_assert_eq!(p.pkey(), pkey);
         check_packet(&p, &e, &ext, &t, &o);
         check_oracle(&bytes, &av, &o);
+        if let Some(stamp) = t.stamp(e.opcode, e.payload_len) {
+            prop_assert_eq!(stamped(&stamp, &e, &ext), bytes);
+        } else {
+            prop_assert_eq!(e.opcode, Opcode::Cnp);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod replay_model;
 mod requester;
 mod responder;
 mod rules;
+mod run;
 mod selective;
 mod srq;
 mod uc;
