@@ -65,6 +65,8 @@ if [ "$mode" = test ]; then
     need python3 have python3
     need python3-scapy scapy
     need prometheus have prometheus
+    need strace have strace
+    need valgrind have valgrind
 fi
 
 # The peer's kernel and programs are not installed: tools/vm keeps them in its cache.

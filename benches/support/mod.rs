@@ -6,6 +6,7 @@
     reason = "each bench uses its own part"
 )]
 
+pub mod callgrind;
 pub mod core;
 pub mod spread;
 pub mod threads;
@@ -233,6 +234,30 @@ impl Pair {
         }
         pair
     }
+}
+
+impl<D: Datapath> Pair<D> {
+    /// Two engines, not connected yet.
+    pub fn new(ports: [(D, Place); 2]) -> Self {
+        Self {
+            ends: ports.map(|(port, place)| End::new(port, place)),
+            pace: Pace::Fixed,
+        }
+    }
+
+    /// A new pair of connected queue pairs, the last of each end's list.
+    pub fn connect(&mut self, mtu: PathMtu) {
+        let pace = self.pace;
+        self.connect_tuned(mtu, &|attr| pace.apply(attr));
+    }
+
+    /// [`Pair::connect`] with `tune` applied to the attributes of each step.
+    pub fn connect_tuned(&mut self, mtu: PathMtu, tune: &dyn Fn(QpAttr) -> QpAttr) {
+        let [a, b] = &mut self.ends;
+        let (qa, qb) = (a.create_qp(), b.create_qp());
+        a.connect(qa, &b.place, qb, mtu, tune);
+        b.connect(qb, &a.place, qa, mtu, tune);
+    }
 
     /// Sends `count` messages of `size` bytes from end 0 to end 1, round robin over the QPs,
     /// every one signaled, and returns when all are completed at both ends.
@@ -248,7 +273,8 @@ impl Pair {
         }
         let (mut posted, mut sent) = (0, 0);
         let mut received = if op == Op::Send { 0 } else { count };
-        let window = DEPTH as usize * qps;
+        // More could overrun the CQ.
+        let window = (DEPTH as usize * qps).min(CQ_DEPTH as usize / 2);
         while sent < count || received < count {
             while posted < count && posted - sent < window {
                 if !from.post(from.qpns[posted % qps], 0, send_op, size, true) {
@@ -266,25 +292,6 @@ impl Pair {
                 to.post_recv(wc.qpn, size);
             }
         }
-    }
-}
-
-impl<D: Datapath> Pair<D> {
-    /// Two engines, not connected yet.
-    pub fn new(ports: [(D, Place); 2]) -> Self {
-        Self {
-            ends: ports.map(|(port, place)| End::new(port, place)),
-            pace: Pace::Fixed,
-        }
-    }
-
-    /// A new pair of connected queue pairs, the last of each end's list.
-    pub fn connect(&mut self, mtu: PathMtu) {
-        let [a, b] = &mut self.ends;
-        let (qa, qb) = (a.create_qp(), b.create_qp());
-        let tune = |attr| self.pace.apply(attr);
-        a.connect(qa, &b.place, qb, mtu, &tune);
-        b.connect(qb, &a.place, qa, mtu, &tune);
     }
 
     /// Destroys all queue pairs.
