@@ -422,7 +422,7 @@ impl<D: Datapath> Engine<D> {
     /// Counters of a queue pair.
     #[must_use]
     pub fn qp_counters(&self, qpn: Qpn) -> Option<Counters> {
-        Some(*self.qp(qpn)?.counters())
+        Some(self.qp(qpn)?.counters())
     }
 
     /// Round-trip times of a queue pair.

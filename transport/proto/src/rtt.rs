@@ -29,16 +29,19 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self {
-            buckets: [0; BUCKETS],
-            count: 0,
-            sum_ns: 0,
-            max_ns: 0,
-        }
+        Self::EMPTY
     }
 }
 
 impl Histogram {
+    /// Of no times.
+    pub const EMPTY: Self = Self {
+        buckets: [0; BUCKETS],
+        count: 0,
+        sum_ns: 0,
+        max_ns: 0,
+    };
+
     /// Adds a time.
     pub fn record(&mut self, time: Duration) {
         let ns = time.as_nanos();

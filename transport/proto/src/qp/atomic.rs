@@ -303,7 +303,7 @@ impl Qp {
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
         let operation = pkt.info().operation;
-        self.counters.atomics_in += 1;
+        self.counters.rare().atomics_in += 1;
         let (va, rkey, answer) = match (operation, pkt.atomic(), pkt.reth()) {
             (_, Some(eth), _) => {
                 let op = if operation == Operation::CmpSwap {

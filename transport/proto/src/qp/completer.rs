@@ -36,7 +36,7 @@ impl Qp {
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
         if !psn.is_within(self.tx.una_psn, outstanding) {
             // Never sent, or acknowledged before: no progress, no timer, no completion (R9).
-            self.counters.ghost_responses += 1;
+            self.counters.rare().ghost_responses += 1;
             return;
         }
         let aeth = pkt.aeth();
@@ -69,7 +69,7 @@ impl Qp {
         }
         match aeth.syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => {
-                self.counters.seq_naks_in += 1;
+                self.counters.rare().seq_naks_in += 1;
                 self.lose(cx, LossSignal::SequenceNak(psn), Congestion::SequenceNak);
             }
             Syndrome::RnrNak { timer } => self.handle_rnr_nak(cx, psn, timer),
@@ -83,7 +83,7 @@ impl Qp {
 
     #[cold]
     pub(super) fn fatal_nak(&mut self, code: NakCode) -> WcStatus {
-        let counters = &mut self.counters;
+        let counters = self.counters.rare();
         let status = match code {
             NakCode::InvalidRequest => {
                 counters.invalid_request_naks_in += 1;
@@ -113,7 +113,7 @@ impl Qp {
     ) -> bool {
         if self.cold.rnr_retry != params::RNR_RETRY_INFINITE {
             if self.tx.rnr_retries_left == 0 {
-                self.counters.rnr_retries_exceeded += 1;
+                self.counters.rare().rnr_retries_exceeded += 1;
                 self.fail_send(cx, self.sq.head, WcStatus::RnrRetryExcErr);
                 return false;
             }
@@ -130,7 +130,7 @@ impl Qp {
         psn: Psn,
         timer: RnrTimer,
     ) {
-        self.counters.rnr_naks_in += 1;
+        self.counters.rare().rnr_naks_in += 1;
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }
@@ -175,7 +175,7 @@ impl Qp {
             self.on_progress(cx, acked);
         }
         if missing {
-            self.counters.implied_naks += 1;
+            self.counters.rare().implied_naks += 1;
             self.lose(
                 cx,
                 LossSignal::ImpliedNak(self.tx.una_psn),
@@ -222,7 +222,7 @@ impl Qp {
     fn note_rtt(&mut self, now: Instant) -> Duration {
         let timed = core::mem::replace(&mut self.timed, Timed::NONE);
         let rtt = now.since(timed.sent);
-        self.cold.rtt.record(rtt);
+        self.cold.rtt.get_or_insert_default().record(rtt);
         self.cold.rtt_estimator.sample(rtt);
         self.adapt_wait();
         self.cold.largest_acked = self.cold.largest_acked.max(timed.payload);
@@ -257,7 +257,7 @@ impl Qp {
             return;
         }
         if self.tx.una_psn != psn {
-            self.counters.implied_naks += 1;
+            self.counters.rare().implied_naks += 1;
             self.lose(
                 cx,
                 LossSignal::ImpliedNak(self.tx.una_psn),

@@ -31,7 +31,7 @@ impl Qp {
         while !self.sq.is_empty() {
             let wqe = *self.sq.wqe(self.sq.head);
             self.sq.head = self.sq.head.wrapping_add(1);
-            self.counters.sends_flushed += 1;
+            self.counters.rare().sends_flushed += 1;
             let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, wqe.wc_opcode);
             sink.complete(self.cold.init.send_cq, wc);
         }
@@ -44,7 +44,7 @@ impl Qp {
 
     pub(super) fn flush_recvs(&mut self, sink: &mut impl Sink) {
         while let Some(wqe) = self.rq.pop() {
-            self.counters.recvs_flushed += 1;
+            self.counters.rare().recvs_flushed += 1;
             let wc = self.completion(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
             sink.complete(self.cold.init.recv_cq, wc);
         }

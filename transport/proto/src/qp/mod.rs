@@ -35,6 +35,7 @@ mod sge;
 mod shared;
 mod sq;
 pub mod state;
+mod tally;
 mod turn;
 mod uc;
 mod ud;
@@ -63,11 +64,11 @@ pub use run::{Ahead, Look, Run};
 use selective::Selective;
 use sq::SendQueue;
 pub use state::{QpState, QpType};
+use tally::Tally;
 use ud::Datagrams;
 pub use ud::{AddressHandle, Destination};
 
 use crate::cc::{CongestionControl, Fixed, Rate};
-use crate::counters::Counters;
 use crate::memory::{Access, Memory};
 use crate::pacer::Pacer;
 use crate::recovery::{AdaptiveParams, LossRecovery};
@@ -126,9 +127,8 @@ struct Cold {
     /// Traffic class that packets carry: that of the path, ECN-capable if the congestion control
     /// wants it.
     traffic_class: u8,
-    /// Priority of congestion notifications, and their headers from RTR on.
+    /// Priority of congestion notifications.
     cnp_class: CnpClass,
-    cnp_template: Option<HeaderTemplate>,
     /// VLAN of the path, 0 without: frames from others are not this QP's.
     vid: u16,
     dest_qpn: Qpn,
@@ -150,12 +150,14 @@ struct Cold {
     /// What the WQE that cannot be sent will complete with.
     poison_status: WcStatus,
     last_seen: LastSeen,
-    failure: Option<FailureReport>,
+    /// Most queue pairs never fail.
+    failure: Option<Box<FailureReport>>,
     /// The last packet that came on another path.
-    stray: Option<Arrival>,
+    stray: Option<Box<Arrival>>,
     /// Why the send position went back last.
     cause: Cause,
-    rtt: Histogram,
+    /// From the first round trip measured.
+    rtt: Option<Box<Histogram>>,
     rtt_estimator: RttEstimator,
     /// Set where the ACK timeout follows the measured round trip.
     adaptive: Option<AdaptiveParams>,
@@ -190,7 +192,7 @@ pub struct Qp {
     sq: SendQueue,
     rq: RecvQueue,
     replay: Replay,
-    counters: Counters,
+    counters: Tally,
     timed: Timed,
     /// Upper limit of the rate, whatever the congestion control says.
     rate_limit: Rate,
@@ -222,7 +224,7 @@ impl Qp {
             sq: SendQueue::new(&init),
             rq: RecvQueue::for_qp(&init),
             replay: Replay::default(),
-            counters: Counters::default(),
+            counters: Tally::default(),
             timed: Timed::NONE,
             rate_limit: Rate::UNLIMITED,
             cnp_owed: false,
@@ -239,7 +241,6 @@ impl Qp {
                 av: NO_PATH,
                 traffic_class: 0,
                 cnp_class: CnpClass::default(),
-                cnp_template: None,
                 vid: 0,
                 dest_qpn: Qpn::new(0),
                 timeout: None,
@@ -257,7 +258,7 @@ impl Qp {
                 failure: None,
                 stray: None,
                 cause: Cause::Solicit,
-                rtt: Histogram::default(),
+                rtt: None,
                 rtt_estimator: RttEstimator::default(),
                 adaptive: None,
                 largest_acked: 0,
@@ -433,7 +434,6 @@ impl Qp {
         self.tx = TxHot::new(self.tx.qp_type);
         self.rx = RxHot::new();
         self.template = None;
-        self.cold.cnp_template = None;
         self.drop_notice();
         self.pacer = notice::pacer(self.cold.lower);
         self.cc = CongestionControl::Fixed(Fixed::default());
@@ -486,9 +486,9 @@ impl Qp {
 
     #[cold]
     fn discard(&mut self, why: Why) {
-        self.counters.discards += 1;
-        self.counters.wrong_path += u64::from(why == Why::Peer);
-        self.counters.unagreed_extensions += u64::from(why == Why::Extension);
+        self.counters.rare().discards += 1;
+        self.counters.rare().wrong_path += u64::from(why == Why::Peer);
+        self.counters.rare().unagreed_extensions += u64::from(why == Why::Extension);
     }
 
     #[inline]
@@ -523,5 +523,5 @@ impl Qp {
     }
 }
 
-/// Sizes a driver may pin in a test: the QP without its boxed parts.
-pub const QP_SIZE: usize = size_of::<Qp>();
+/// Sizes a driver may pin in a test: of the QP with what every one has in a box, without its rings.
+pub const QP_SIZE: usize = size_of::<Qp>() + size_of::<Cold>();

@@ -61,7 +61,7 @@ pub(super) fn pacer(lower: Lower) -> Pacer {
 }
 
 impl Qp {
-    /// Class of the congestion notifications it sends from the next modify to RTR on.
+    /// Class of the congestion notifications it sends from now on.
     pub fn set_cnp_class(&mut self, class: CnpClass) {
         self.cold.cnp_class = class;
     }
@@ -81,7 +81,7 @@ impl Qp {
         }
     }
 
-    /// Makes the headers of data and of notifications for a path.
+    /// Makes the headers of data for a path.
     pub(super) fn make_templates(
         &mut self,
         av: &AddressVector,
@@ -94,35 +94,40 @@ impl Qp {
             traffic_class,
             ..*av
         };
-        let data = HeaderTemplate::new(lower, &data, dest, pkey)?;
-        let class = self.cold.cnp_class;
-        let urgent = |tci: VlanTci| VlanTci::tagged(tci.vid(), class.priority);
-        let cnp = AddressVector {
-            traffic_class: class.dscp << 2,
-            vlan: av.vlan.map(urgent),
-            ..*av
-        };
-        let cnp = HeaderTemplate::new(lower, &cnp, dest, pkey)?;
-        self.template = Some(data);
-        self.cold.cnp_template = Some(cnp);
+        self.template = Some(HeaderTemplate::new(lower, &data, dest, pkey)?);
         self.cold.traffic_class = traffic_class;
         Ok(())
+    }
+
+    /// The headers of notifications. They are few (one in 50 µs), queue pairs may be many: made when
+    /// one is sent.
+    fn cnp_template(&self) -> Option<HeaderTemplate> {
+        let (cold, class) = (&self.cold, self.cold.cnp_class);
+        let urgent = |tci: VlanTci| VlanTci::tagged(tci.vid(), class.priority);
+        let av = AddressVector {
+            traffic_class: class.dscp << 2,
+            vlan: cold.av.vlan.map(urgent),
+            ..cold.av
+        };
+        // The path is one: that of data has been made from it.
+        HeaderTemplate::new(cold.lower, &av, cold.dest_qpn, cold.pkey).ok()
     }
 
     /// A data packet came marked; the sender is told if `may_notify`, else it has been shortly
     /// before.
     pub fn note_mark(&mut self, may_notify: bool) {
-        if may_notify && !self.cnp_owed && self.cold.cnp_template.is_some() {
+        if may_notify && !self.cnp_owed && self.template.is_some() {
             self.cnp_owed = true;
         } else {
-            self.counters.cnps_suppressed += 1;
+            self.counters.rare().cnps_suppressed += 1;
         }
     }
 
     /// A notification that was owed is not sent any more.
     pub(super) fn drop_notice(&mut self) {
-        self.counters.cnps_suppressed += u64::from(self.cnp_owed);
-        self.cnp_owed = false;
+        if core::mem::take(&mut self.cnp_owed) {
+            self.counters.rare().cnps_suppressed += 1;
+        }
     }
 
     #[cold]
@@ -134,12 +139,12 @@ impl Qp {
             solicited: false,
             payload_len: CNP_BYTES,
         };
-        let template = self.cold.cnp_template.as_ref()?;
+        let template = self.cnp_template()?;
         let mut out = template.start(frame, &emit)?;
         out.payload_mut().fill(0);
         let len = out.finish();
         self.cnp_owed = false;
-        self.counters.cnps_out += 1;
+        self.counters.rare().cnps_out += 1;
         self.counters.tx_packets += 1;
         Some(Transmit {
             len,

@@ -7,6 +7,8 @@ use xroce_wire::template::TemplateError;
 
 use super::report::FailureReport;
 use super::{Arrival, Qp, QpAttr, QpInit, QpState};
+use alloc::boxed::Box;
+
 use crate::cc::CongestionController;
 use crate::counters::Counters;
 use crate::reject::Why;
@@ -68,18 +70,18 @@ impl Qp {
     /// Notes where a packet came from that was refused with [`Why::Peer`], for the report of a
     /// failure.
     pub fn note_stray(&mut self, from: &Arrival) {
-        self.cold.stray = Some(*from);
+        self.cold.stray = Some(Box::new(*from));
     }
 
     /// A congestion notification (CNP) for this QP. Nothing is answered; one that is not from the
     /// peer counts as any packet that is not (`CASES.md` 94).
     pub fn handle_cnp(&mut self, now: Instant, from: &Arrival) {
         if self.tx.state.sends() && self.is_on_path(from) {
-            self.counters.cnps_in += 1;
+            self.counters.rare().cnps_in += 1;
             if self.cc.on_cnp(now) {
-                self.counters.cnps_handled += 1;
+                self.counters.rare().cnps_handled += 1;
             } else {
-                self.counters.cnps_ignored += 1;
+                self.counters.rare().cnps_ignored += 1;
             }
         } else {
             let why = if self.tx.state.sends() {
@@ -94,7 +96,8 @@ impl Qp {
     /// Round-trip times.
     #[must_use]
     pub fn rtt(&self) -> &Histogram {
-        &self.cold.rtt
+        static NONE: Histogram = Histogram::EMPTY;
+        self.cold.rtt.as_deref().unwrap_or(&NONE)
     }
 
     /// What the requester may do and does at this moment.
@@ -117,14 +120,14 @@ impl Qp {
 
     /// What happened so far.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        self.counters.all()
     }
 
     /// Why the QP went to ERR by itself, if it did.
     #[must_use]
     pub fn failure(&self) -> Option<&FailureReport> {
-        self.cold.failure.as_ref()
+        self.cold.failure.as_deref()
     }
 
     /// Sends posted and not completed.

@@ -1,5 +1,7 @@
 //! What a responder does with a request it refuses for good (S16), and what it says about it.
 
+use alloc::boxed::Box;
+
 use xroce_wire::newtypes::{Psn, Va};
 use xroce_wire::opcode::Operation;
 use xroce_wire::packet::Packet;
@@ -31,9 +33,9 @@ impl Qp {
         let wr_id = claimed.map(|wqe| wqe.wr_id);
         let request = Some(request_of(pkt));
         let report = self.failure_report(cx.now, status, wr_id, request, Some(refusal));
-        self.cold.failure = Some(report);
+        self.cold.failure = Some(Box::new(report));
         if let Some(wqe) = claimed {
-            self.counters.recv_errors += 1;
+            self.counters.rare().recv_errors += 1;
             let wc = self.completion(wqe.wr_id, status, WcOpcode::Recv);
             cx.sink.complete(self.cold.init.recv_cq, wc);
         } else {
@@ -63,7 +65,7 @@ impl Qp {
             NakCode::RemoteOperational => Refusal::OwnBuffer,
             NakCode::RemoteAccess => self.key_refusal(cx, pkt),
             _ if status == WcStatus::LocLenErr => {
-                self.counters.length_errors += 1;
+                self.counters.rare().length_errors += 1;
                 let (capacity, _) = self.rq.front_room();
                 Refusal::TooLong { capacity }
             }
@@ -97,7 +99,7 @@ impl Qp {
 
     #[cold]
     pub(super) fn count_fatal_nak(&mut self, code: NakCode) {
-        let counters = &mut self.counters;
+        let counters = self.counters.rare();
         counters.fatal_naks_out += 1;
         match code {
             NakCode::RemoteAccess => counters.access_naks_out += 1,
@@ -112,7 +114,8 @@ impl Qp {
         if self.tx.state != QpState::Err {
             let request = self.replay.front_request();
             let gone = Some(Refusal::MemoryGone);
-            self.cold.failure = Some(self.failure_report(cx.now, status, None, request, gone));
+            let report = self.failure_report(cx.now, status, None, request, gone);
+            self.cold.failure = Some(Box::new(report));
             self.flush(cx.sink);
             cx.sink.event(self.cold.qpn, Event::QpAccessErr);
         }

@@ -238,9 +238,9 @@ impl Qp {
             retry_cnt: self.cold.retry_cnt,
             rnr_retry: self.cold.rnr_retry,
             last_seen: self.cold.last_seen,
-            stray: self.cold.stray,
+            stray: self.cold.stray.as_deref().copied(),
             by_responder: refusal.is_some(),
-            counters: self.counters,
+            counters: self.counters.all(),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The send position is a WQE and a packet of it; going back is arithmetic on PSNs, so nothing is
 //! kept per packet.
 
+use alloc::boxed::Box;
+
 use xroce_wire::newtypes::Psn;
 use xroce_wire::opcode::{Opcode, Operation, Position, Service};
 use xroce_wire::reth::Reth;
@@ -409,7 +411,7 @@ impl Qp {
 
     #[cold]
     fn count_resend(&mut self) {
-        let counters = &mut self.counters;
+        let counters = self.counters.rare();
         counters.retransmits += 1;
         match self.cold.cause {
             Cause::Timeout => counters.retransmits_timeout += 1,
@@ -506,7 +508,7 @@ impl Qp {
         if !self.tx.is_outstanding() {
             return;
         }
-        self.counters.timeouts += 1;
+        self.counters.rare().timeouts += 1;
         self.lose(
             cx,
             LossSignal::Timeout(self.tx.una_psn),
@@ -529,11 +531,11 @@ impl Qp {
             return;
         };
         if !self.take_retry(cx.now, signal) {
-            self.counters.transport_retries_exceeded += 1;
+            self.counters.rare().transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;
         }
-        self.counters.retries += 1;
+        self.counters.rare().retries += 1;
         self.cold.cause = signal.into();
         self.cc.on_congestion(cx.now, congestion);
         self.seek(psn);
@@ -571,8 +573,8 @@ impl Qp {
         let wqe = self.sq.wqe(index);
         let (wr_id, request) = (wqe.wr_id, wqe.request());
         let report = self.failure_report(cx.now, status, Some(wr_id), Some(request), None);
-        self.cold.failure = Some(report);
-        self.counters.send_errors += 1;
+        self.cold.failure = Some(Box::new(report));
+        self.counters.rare().send_errors += 1;
         while self.sq.head != index {
             self.complete_head(cx.sink, WcStatus::WrFlushErr);
         }

@@ -55,12 +55,12 @@ impl Qp {
         match done {
             Ok(()) => {}
             Err(Reject::Discard(why)) => match why {
-                Why::OutOfSequence => self.counters.out_of_sequence += 1,
+                Why::OutOfSequence => self.counters.rare().out_of_sequence += 1,
                 Why::Duplicate => {}
-                _ => self.counters.discards += 1,
+                _ => self.counters.rare().discards += 1,
             },
             Err(Reject::Sequence) => {
-                self.counters.out_of_sequence += 1;
+                self.counters.rare().out_of_sequence += 1;
                 self.rx.nak_sent = true;
                 self.rx.debt = Debt::SequenceNak;
             }
@@ -422,7 +422,7 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
-        self.counters.duplicates += 1;
+        self.counters.rare().duplicates += 1;
         let psn = pkt.psn();
         match pkt.info().operation {
             Operation::Send | Operation::Write => {
@@ -498,8 +498,8 @@ impl Qp {
         let len = self.write_acknowledge(frame, psn, syndrome)?;
         match self.rx.debt {
             Debt::Nothing | Debt::Ack(_) | Debt::Sack => self.counters.acks_out += 1,
-            Debt::SequenceNak => self.counters.seq_naks_out += 1,
-            Debt::RnrNak(_) => self.counters.rnr_naks_out += 1,
+            Debt::SequenceNak => self.counters.rare().seq_naks_out += 1,
+            Debt::RnrNak(_) => self.counters.rare().rnr_naks_out += 1,
             Debt::FatalNak(code, _) => self.count_fatal_nak(code),
         }
         self.rx.debt = Debt::Nothing;

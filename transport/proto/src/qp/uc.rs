@@ -6,6 +6,8 @@
 //! refusal, ends it without a word: its receive stays posted and is filled anew, and only a First
 //! or Only packet, whatever its PSN, begins the next.
 
+use alloc::boxed::Box;
+
 use super::hot::Ongoing;
 use super::report::Refusal;
 use super::sq::Wqe;
@@ -126,8 +128,8 @@ impl Qp {
         let wr_id = self.sq.wqe(self.sq.head).wr_id;
         let request = Some(self.sq.wqe(self.sq.head).request());
         let report = self.failure_report(cx.now, status, Some(wr_id), request, None);
-        self.cold.failure = Some(report);
-        self.counters.send_errors += 1;
+        self.cold.failure = Some(Box::new(report));
+        self.counters.rare().send_errors += 1;
         self.complete_head(cx.sink, status);
         self.tx.state = QpState::Sqe;
         self.flush_sends(cx.sink);
@@ -145,7 +147,7 @@ impl Qp {
         let pkt = &pkt;
         if self.tx.qp_type != QpType::Uc {
             // A datagram without its network header: the driver has another entry for it.
-            self.counters.invalid_requests += 1;
+            self.counters.rare().invalid_requests += 1;
             return;
         }
         let (info, psn) = (pkt.info(), pkt.psn());
@@ -156,12 +158,12 @@ impl Qp {
             self.rx.ongoing = Ongoing::Nothing;
         }
         if !in_order {
-            self.counters.out_of_sequence += 1;
+            self.counters.rare().out_of_sequence += 1;
         }
         if self.check_sequence(info, info.operation).is_err() {
             // The rest of a message whose beginning is missing, or of another one.
             self.rx.ongoing = Ongoing::Nothing;
-            self.counters.out_of_sequence += u64::from(in_order);
+            self.counters.rare().out_of_sequence += u64::from(in_order);
             return;
         }
         if self.tx.state == QpState::Rtr && !self.cold.comm_est {
@@ -170,11 +172,11 @@ impl Qp {
         }
         match self.accept_unacknowledged(cx, pkt) {
             Ok(()) => return,
-            Err(Reject::Rnr(_)) => self.counters.no_receive += 1,
+            Err(Reject::Rnr(_)) => self.counters.rare().no_receive += 1,
             Err(Reject::Fatal(_, WcStatus::LocProtErr)) => {
                 self.fail_receive(cx, WcStatus::LocProtErr);
             }
-            Err(_) => self.counters.invalid_requests += 1,
+            Err(_) => self.counters.rare().invalid_requests += 1,
         }
         self.rx.ongoing = Ongoing::Nothing;
     }
@@ -207,9 +209,10 @@ impl Qp {
         let claimed = self.rq.pop();
         let wr_id = claimed.map(|wqe| wqe.wr_id);
         let own = Some(Refusal::OwnBuffer);
-        self.cold.failure = Some(self.failure_report(cx.now, status, wr_id, None, own));
+        let report = self.failure_report(cx.now, status, wr_id, None, own);
+        self.cold.failure = Some(Box::new(report));
         if let Some(wqe) = claimed {
-            self.counters.recv_errors += 1;
+            self.counters.rare().recv_errors += 1;
             let wc = self.completion(wqe.wr_id, status, WcOpcode::Recv);
             cx.sink.complete(self.cold.init.recv_cq, wc);
         }

@@ -264,33 +264,35 @@ impl Qp {
         pkt: &Packet<'_>,
     ) {
         let (Some(datagrams), Some(deth)) = (&self.cold.datagrams, pkt.deth()) else {
-            self.counters.discards += 1;
+            self.counters.rare().discards += 1;
             return;
         };
         if !self.tx.state.receives() || !self.cold.pkey.matches(pkt.pkey()) {
-            self.counters.discards += 1;
+            self.counters.rare().discards += 1;
             return;
         }
         self.counters.rx_packets += 1;
         // Whom to notify is known, but datagrams have no rate that could be changed.
-        self.counters.ce_marked += u64::from(ce);
-        self.counters.cnps_suppressed += u64::from(ce);
+        if ce {
+            self.counters.ce_marked += 1;
+            self.counters.rare().cnps_suppressed += 1;
+        }
         let len = pkt.payload().len();
         if deth.qkey != datagrams.qkey {
-            self.counters.qkey_violations += 1;
+            self.counters.rare().qkey_violations += 1;
             return;
         }
         if len > datagrams.mtu.bytes() || !pkt.pad_ok() {
-            self.counters.invalid_requests += 1;
+            self.counters.rare().invalid_requests += 1;
             return;
         }
         if !self.has_receive(cx.sink) {
-            self.counters.no_receive += 1;
+            self.counters.rare().no_receive += 1;
             return;
         }
         let (capacity, sges) = self.rq.front_room();
         if (GRH_LEN + len) as u64 > capacity {
-            self.counters.invalid_requests += 1;
+            self.counters.rare().invalid_requests += 1;
             return;
         }
         self.counters.rx_bytes += len as u64;

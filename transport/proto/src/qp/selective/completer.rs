@@ -37,7 +37,7 @@ impl Qp {
         let known = seth.map_or(psn, |s| s.cack_psn);
         let is_old_sack = seth.is_some() && known.is_before(first) && self.tx.is_outstanding();
         if !known.is_within(first, outstanding) && !is_old_sack {
-            self.counters.ghost_responses += 1;
+            self.counters.rare().ghost_responses += 1;
             return;
         }
         let syndrome = match seth {
@@ -56,7 +56,7 @@ impl Qp {
                 Syndrome::RnrNak { timer } => self.selective_rnr(cx, psn, timer),
                 Syndrome::Nak(NakCode::PsnSequence) => {
                     // Not what a selective responder says; it acknowledges what is before it.
-                    self.counters.seq_naks_in += 1;
+                    self.counters.rare().seq_naks_in += 1;
                     self.hear(cx, psn, None, None);
                 }
                 Syndrome::Nak(code) => self.selective_nak(cx, psn, code),
@@ -74,7 +74,7 @@ impl Qp {
     }
 
     fn handle_sack<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, seth: &Seth) {
-        self.counters.sacks_in += 1;
+        self.counters.rare().sacks_in += 1;
         let max = self.tx.max_psn;
         let Some(selective) = &mut self.selective else {
             return;
@@ -87,7 +87,7 @@ impl Qp {
                 let psn = seth.ack_psn().unwrap_or(seth.cack_psn);
                 let kept = selective.params.range;
                 if psn.is_within(max.sub(kept), kept) && selective.board.times(psn) > 1 {
-                    self.counters.spurious_retransmits += 1;
+                    self.counters.rare().spurious_retransmits += 1;
                 }
             }
             SackCause::Probe(id) if selective.probe.is_some_and(|p| p.id == id) => {
@@ -140,7 +140,7 @@ impl Qp {
     /// A round trip was measured (Karn: of a packet that was sent once).
     fn measure(&mut self, now: Instant, psn: Psn, sent: Instant) {
         let rtt = now.since(sent);
-        self.cold.rtt.record(rtt);
+        self.cold.rtt.get_or_insert_default().record(rtt);
         self.cold.rtt_estimator.sample(rtt);
         if let Some(index) = self.sq.find(psn) {
             let wqe = self.sq.wqe(index);
@@ -237,10 +237,10 @@ impl Qp {
             .as_ref()
             .is_none_or(|s| psn.is_before(s.board.cum()));
         if stale {
-            self.counters.ghost_responses += 1;
+            self.counters.rare().ghost_responses += 1;
             return;
         }
-        self.counters.rnr_naks_in += 1;
+        self.counters.rare().rnr_naks_in += 1;
         self.hear(cx, psn, None, None);
         if !self.tx.state.sends() {
             return;
@@ -284,7 +284,7 @@ impl Qp {
     fn handle_answer<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, pkt: &Packet<'_>) {
         let psn = pkt.psn();
         let Some(index) = self.sq.find(psn) else {
-            self.counters.ghost_responses += 1;
+            self.counters.rare().ghost_responses += 1;
             return;
         };
         let wqe = *self.sq.wqe(index);
@@ -297,7 +297,7 @@ impl Qp {
             return;
         };
         if selective.board.is_done(psn) {
-            self.counters.ghost_responses += 1;
+            self.counters.rare().ghost_responses += 1;
             return;
         }
         let end = wqe.first_psn.add(selective.part_end(&wqe, packet));
@@ -330,7 +330,7 @@ impl Qp {
         if self.cold.rtt_estimator.srtt().is_none_or(|srtt| rtt < srtt) {
             self.measure(now, psn, sent);
         } else {
-            self.cold.rtt.record(rtt);
+            self.cold.rtt.get_or_insert_default().record(rtt);
         }
     }
 

@@ -194,8 +194,8 @@ impl Qp {
         match self.write_request(cx, frame, index, &wqe, (packet, psns), msn, true) {
             Ok(len) => {
                 self.on_data_sent(cx.now, len?);
-                self.counters.retransmits += 1;
-                self.counters.retransmits_selective += 1;
+                self.counters.rare().retransmits += 1;
+                self.counters.rare().retransmits_selective += 1;
                 self.tx.since_ack_req = 0;
                 let selective = self.selective.as_mut()?;
                 if reply {
@@ -309,7 +309,7 @@ impl Qp {
             places: selective.board.probe(),
         });
         selective.ask = false;
-        self.counters.probes_out += 1;
+        self.counters.rare().probes_out += 1;
         self.on_data_sent(now, len);
         self.set_selective_deadline();
         Some(len)
@@ -369,20 +369,20 @@ impl Qp {
             {
                 selective.ask = true;
                 selective.asked = true;
-                self.counters.tail_probes += 1;
+                self.counters.rare().tail_probes += 1;
             }
         }
         self.set_selective_deadline();
     }
 
     fn selective_rto_expired<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
-        self.counters.timeouts += 1;
+        self.counters.rare().timeouts += 1;
         let patience = self.selective_patience();
         let Some(selective) = &mut self.selective else {
             return;
         };
         if patience.is_some_and(|p| cx.now >= selective.heard_at + p) {
-            self.counters.transport_retries_exceeded += 1;
+            self.counters.rare().transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;
         }
@@ -392,7 +392,7 @@ impl Qp {
         selective.backoff = (selective.backoff + 1).min(super::BACKOFF_MAX);
         selective.asked = true;
         selective.sent_at = cx.now;
-        self.counters.retries += 1;
+        self.counters.rare().retries += 1;
         self.cc.on_congestion(cx.now, Congestion::Timeout);
     }
 
@@ -415,7 +415,7 @@ impl Qp {
         }
         selective.in_recovery = true;
         selective.recovery_end = self.tx.max_psn;
-        self.counters.retries += 1;
+        self.counters.rare().retries += 1;
         self.cc.on_congestion(now, Congestion::SequenceNak);
     }
 }

@@ -44,7 +44,7 @@ impl Qp {
         pkt: &Packet<'_>,
     ) {
         if let Some(peth) = pkt.peth() {
-            self.counters.probes_in += 1;
+            self.counters.rare().probes_in += 1;
             if let Some(selective) = &mut self.selective {
                 selective.reorder.tell_again();
                 selective.reorder.probe = Some(peth.probe_id);
@@ -138,21 +138,21 @@ impl Qp {
         ahead: u32,
     ) {
         let psn = pkt.psn();
-        self.counters.out_of_sequence += 1;
+        self.counters.rare().out_of_sequence += 1;
         let Some(selective) = &mut self.selective else {
             return;
         };
         if ahead >= selective.reorder.range() {
-            self.counters.beyond_range += 1;
+            self.counters.rare().beyond_range += 1;
             return;
         }
         let again = selective.reorder.has(psn);
         if again {
-            self.counters.duplicates += 1;
+            self.counters.rare().duplicates += 1;
         } else if self.place(cx, pkt, ahead) {
-            self.counters.placed_early += 1;
+            self.counters.rare().placed_early += 1;
         } else if !self.store(pkt) {
-            self.counters.reorder_store_full += 1;
+            self.counters.rare().reorder_store_full += 1;
             return;
         }
         self.note_came(psn, again);
@@ -378,7 +378,7 @@ impl Qp {
         let mut out = self.template.as_mut()?.start(frame, &emit)?;
         out.seth(&seth);
         let len = out.finish();
-        self.counters.sacks_out += 1;
+        self.counters.rare().sacks_out += 1;
         if probe.is_some() {
             reorder.probe = None;
         }
