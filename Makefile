@@ -18,7 +18,7 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench gate boundary \
+.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench gate soak boundary \
     daemon-soak hop sim paper fuzz interop interop-build interop-daemon interop-smoke interop-rate deb \
     deb-smoke clean
 
@@ -81,6 +81,11 @@ bench: setup-test ## criterion benches, and the ratios of docs/performance.md
 # Valgrind and strace count; the same on every machine with the same compiler and processor.
 gate: setup-test ## instructions, allocations, system calls and sizes against benches/gate/baseline.toml
 	$(CARGO) bench --locked $(FLAGS) --bench gate -- $(if $(BLESS),--bless)
+
+# Seconds.
+SOAK ?= 600
+soak: setup-test ## SOAK seconds (600) at full rate: no timeout, nothing sent again, memory flat
+	XROCE_SOAK_SECONDS=$(SOAK) $(CARGO) bench --locked $(FLAGS) --bench soak
 
 boundary: setup-test ## the same traffic over an engine in this process and through a daemon
 	$(CARGO) bench --locked $(FLAGS) --bench boundary

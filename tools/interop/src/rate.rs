@@ -42,6 +42,29 @@ pub(crate) struct RateArgs {
     /// Model of the emulated processor; "max" has carry-less multiplication for CRCs
     #[arg(long, default_value = "qemu64")]
     cpu: String,
+    /// How frames of xroce come and go in the guests
+    #[arg(long, value_enum, default_value_t)]
+    backend: Backend,
+}
+
+/// A backend of `xroce perf`.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Backend {
+    /// AF_XDP on the virtio interface.
+    #[default]
+    Xdp,
+    /// A UDP socket, whose kernel cuts segments and puts them together.
+    Udp,
+}
+
+impl Backend {
+    /// Options of `xroce perf`.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Xdp => "--dev eth0",
+            Self::Udp => "--backend udp",
+        }
+    }
 }
 
 /// One test, all rounds.
@@ -129,7 +152,7 @@ pub(crate) fn run(cache: &Cache, args: &RateArgs, accel: Accel, dir: &Path) -> R
         for (row, (op, size, messages, _)) in rows.iter_mut().zip(TESTS) {
             let theirs = rxe(&mut server, &mut client, op, size, messages)
                 .with_context(|| format!("rxe, {op} of {size} B"))?;
-            let ours = xroce(&mut server, &mut client, op, size, messages)
+            let ours = xroce(&mut server, &mut client, args.backend, (op, size, messages))
                 .with_context(|| format!("xroce, {op} of {size} B"))?;
             eprintln!(
                 "round {round}: {op} of {size} B: rxe {theirs:.0}/s, xroce {ours:.0}/s, {:.2}",
@@ -211,12 +234,18 @@ fn rxe(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> 
 }
 
 /// Messages a second of `xroce perf`.
-fn xroce(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> Result<f64> {
-    let command = format!("{XROCE} perf server --dev eth0 --once");
+fn xroce(
+    server: &mut Vm,
+    client: &mut Vm,
+    backend: Backend,
+    (op, size, messages): (&str, u32, u32),
+) -> Result<f64> {
+    let port = backend.options();
+    let command = format!("{XROCE} perf server {port} --once");
     server.agent().spawn("xroce", &command)?;
     wait_for_port(server.agent(), PERF_PORT)?;
     let command = format!(
-        "{XROCE} perf client 10.77.0.1 --dev eth0 --op {op} --test bw --size {size} \
+        "{XROCE} perf client 10.77.0.1 {port} --op {op} --test bw --size {size} \
          --messages {messages} --depth {DEPTH} --mtu 4096 --timeout 20 --json"
     );
     let output = client.agent().exec(&command, PATIENCE)?;

@@ -1,6 +1,5 @@
 //! Builds what a machine boots.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -197,7 +196,11 @@ fn build_kernel(
 ) -> Result<PathBuf> {
     let wanted = [&LOADED[..], &LOADABLE[..]].concat();
     let how = [include_str!("modules.rs"), include_str!("vmlinux.rs")];
-    let name = format!("kernel-{kernel}-{}", key(wanted.iter().chain(&how)));
+    let which = match packages::own_kernel() {
+        Some(deb) => sha256(&deb).with_context(|| format!("XROCE_KERNEL_DEB {}", deb.display()))?,
+        None => kernel.to_string(),
+    };
+    let name = format!("kernel-{which}-{}", key(wanted.iter().chain(&how)));
     cache.folder(lock, &name, |folder| {
         let tree = cache.part()?;
         let release = packages::kernel(cache, kernel, tree.path(), say)?;
@@ -216,6 +219,9 @@ fn build_kernel(
         fs::write(root.join("modules.alias"), modules::alias_table(&used))?;
         fs::write(root.join("modules.softdep"), modules::soft_table(&used))?;
         fs::write(root.join("modules.builtin"), all.builtin_table())?;
+        let loaded = LOADED.iter().filter(|name| all.has(name));
+        let loaded: String = loaded.flat_map(|name| [name, "\n"]).collect();
+        fs::write(folder.join("loaded"), loaded)?;
         fs::write(folder.join("release"), &release)?;
         Ok(())
     })
@@ -273,10 +279,7 @@ fn build_initrd(
         archive.link(name, &format!("usr/{name}"))?;
     }
     archive.file("init", 0o755, INIT.as_bytes())?;
-    let mut loaded = String::new();
-    for name in LOADED {
-        let _ = writeln!(loaded, "{name}");
-    }
+    let loaded = fs::read_to_string(kernel.join("loaded"))?;
     archive.file("init.modules", 0o644, loaded.as_bytes())?;
     archive.file("etc/passwd", 0o644, b"root:x:0:0:root:/:/bin/bash\n")?;
     archive.file("etc/group", 0o644, b"root:x:0:\n")?;

@@ -13,6 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use crate::elf;
 use crate::vmlinux::decompress;
 
+/// What newer kernels have no module for any more: they do it in their library.
+const GONE: [&str; 1] = ["crc32_generic"];
+
 /// All modules of a kernel package, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
@@ -71,9 +74,18 @@ impl Modules {
     pub(crate) fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {
         let mut order = Vec::new();
         for name in wanted {
+            if GONE.contains(name) && !self.has(name) {
+                continue;
+            }
             self.add(&canonical(name), &mut Vec::new(), &mut order)?;
         }
         Ok(order)
+    }
+
+    /// Whether there is one of this name, or it is in the kernel itself.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let name = canonical(name);
+        self.paths.contains_key(&name) || self.builtin.contains(&name)
     }
 
     fn add(&self, name: &str, above: &mut Vec<String>, order: &mut Vec<Module>) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Debian's packages: which ones, how they are fetched and unpacked. Nothing is installed.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -203,6 +203,41 @@ pub(crate) fn tools(cache: &Cache, lock: &Lock, say: &mut dyn FnMut(&str)) -> Re
     })
 }
 
+/// A kernel of one's own, for trying newer ones: `XROCE_KERNEL_DEB` names the file of a
+/// `linux-image-RELEASE` package, which then is taken for every kernel.
+pub(crate) fn own_kernel() -> Option<PathBuf> {
+    env::var_os("XROCE_KERNEL_DEB").map(PathBuf::from)
+}
+
+/// Unpacks a package file with a kernel; returns its release.
+fn unpack_kernel(deb: &Path, into: &Path, say: &mut dyn FnMut(&str)) -> Result<String> {
+    let deb = deb
+        .canonicalize()
+        .with_context(|| format!("XROCE_KERNEL_DEB {}", deb.display()))?;
+    let mut asked = command("dpkg-deb", ["-f"]);
+    let name = output(asked.arg(&deb).arg("Package"))?;
+    let name = String::from_utf8_lossy(&name).trim().to_owned();
+    say(&format!("unpack {name}"));
+    unpack(&deb, into)?;
+    // Where newer packages have them.
+    let usr = into.join("usr/lib/modules");
+    if usr.is_dir() {
+        fs::create_dir_all(into.join("lib"))?;
+        fs::rename(&usr, into.join("lib/modules"))?;
+    }
+    release(&name, into)
+}
+
+/// What `uname -r` says of the kernel in the package `name`.
+fn release(name: &str, unpacked: &Path) -> Result<String> {
+    match name.strip_prefix("linux-image-") {
+        Some(release) if unpacked.join("lib/modules").join(release).is_dir() => {
+            Ok(release.to_owned())
+        }
+        _ => bail!("{name} has no modules"),
+    }
+}
+
 /// Unpacks the newest build of a kernel; returns its release.
 pub(crate) fn kernel(
     cache: &Cache,
@@ -210,6 +245,9 @@ pub(crate) fn kernel(
     into: &Path,
     say: &mut dyn FnMut(&str),
 ) -> Result<String> {
+    if let Some(deb) = own_kernel() {
+        return unpack_kernel(&deb, into, say);
+    }
     let fetched = with_apt(say, |say| {
         let meta = show(&[kernel.meta_package()])?;
         fetch(cache, show(&[&real_kernel(&meta[0])?])?, say)
@@ -218,10 +256,7 @@ pub(crate) fn kernel(
     let real = &package.name;
     say(&format!("unpack {real} {}", package.version));
     unpack(deb, into)?;
-    match real.strip_prefix("linux-image-") {
-        Some(release) if into.join("lib/modules").join(release).is_dir() => Ok(release.to_owned()),
-        _ => bail!("{real} has no modules"),
-    }
+    release(real, into)
 }
 
 /// `linux-image-RELEASE` among the dependencies of a meta package.
