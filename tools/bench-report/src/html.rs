@@ -51,15 +51,18 @@ impl Run {
         let mut body = format!("<p class=\"note\">{}</p>", escape(&self.circumstances()));
         body += "<div class=\"verdict\">";
         for (title, sentences) in verdict(self).parts() {
-            let text = escape(&sentences.join(" "));
-            let _ = write!(body, "<p><b>{title}.</b> {text}</p>");
+            let _ = write!(body, "<p><b>{title}</b></p><ul>");
+            for sentence in sentences {
+                let _ = write!(body, "<li>{}</li>", escape(sentence));
+            }
+            body += "</ul>";
         }
         body += "</div>";
         body += &part("Targets", READING, &self.html_table());
         if !self.bars.is_empty() {
             let note = "Instructions are counted by callgrind over two engines in one thread, both \
-                        ends together; CPU time is that of all cores while ours runs, by the \
-                        kernel's own account.";
+                        ends together. The time is that of the thread of an end while ours is \
+                        measured; whoever waits polls, so that its own share contains all waiting.";
             body += &part("Where the work goes", note, &chart::bars(&self.bars));
         }
         for plot in &self.plots {

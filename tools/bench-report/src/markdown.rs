@@ -87,10 +87,7 @@ impl Run {
              |---|---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
-            let measure: Vec<String> = [row.measure.clone(), row.unit.name().to_owned()]
-                .into_iter()
-                .collect();
-            let mut measure = measure.join(", ");
+            let mut measure = format!("{}, {}", row.measure, row.unit.name());
             for remark in row.remarks() {
                 let _ = write!(measure, "; {remark}");
             }
@@ -111,7 +108,10 @@ impl Run {
     pub fn section(&self) -> String {
         let mut out = format!("{}.\n\n", safe(&self.circumstances()));
         for (title, sentences) in verdict(self).parts() {
-            let _ = writeln!(out, "* **{title}.** {}", safe(&sentences.join(" ")));
+            let _ = writeln!(out, "* **{title}**");
+            for sentence in sentences {
+                let _ = writeln!(out, "  * {}", safe(sentence));
+            }
         }
         let _ = write!(out, "\n{}", self.table());
         out
@@ -179,7 +179,7 @@ mod tests {
         let text = run().markdown();
         for words in [
             "2026-03-01; 0123abc; Linux 6.18 \\<smp> \\| \"x\"; 2 cores some; 3 rounds of 1 s",
-            "* **Targets.** 1 of 2",
+            "* **Targets**\n  * 1 of 2",
             "- CPU: some",
             "- the run took: 62 s",
             "- WRITE of 64 KB over AF_XDP, CPU time: kernel 88.0 %, xroce 12.0 %",
