@@ -274,3 +274,37 @@ fn attempt<L>(
         *link = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        dead_code,
+        unused_imports,
+        reason = "the bench itself is compiled as a test, but without its tests"
+    )]
+    use super::*;
+    use xroce_bench_report::MARKS;
+
+    #[test]
+    fn a_run_of_one_row_leaves_a_file_and_the_documents_alone() {
+        let args = "suite --only D10 --rounds 1 --seconds 0.01";
+        let args = args.split_whitespace().map(str::to_owned);
+        let mut run = run(Options::parse(args).unwrap());
+        assert_eq!(run.rows.len(), 1, "{:?}", run.rows);
+        assert_eq!(run.rows[0].ours().unwrap().max, 0.0);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("run.json");
+        run.write(&file).unwrap();
+        assert_eq!(Run::read(&file).unwrap(), run);
+
+        let document = folder.path().join("a.md");
+        let text = format!("{}\nold\n{}\n", MARKS[0], MARKS[1]);
+        fs::write(&document, &text).unwrap();
+        present(&run, std::slice::from_ref(&document)).unwrap();
+        assert_eq!(fs::read_to_string(&document).unwrap(), text);
+        run.complete = true;
+        present(&run, std::slice::from_ref(&document)).unwrap();
+        let new = fs::read_to_string(&document).unwrap();
+        assert!(new.contains("| D10 |") && !new.contains("old"), "{new}");
+    }
+}
