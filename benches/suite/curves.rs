@@ -117,7 +117,7 @@ impl Curves {
                 curves: self.of(key, |size| size * 8.0 / 1e9),
             });
         }
-        plots.push(self.distribution());
+        plots.extend(self.distributions());
         plots.push(Plot {
             key: QPS.to_owned(),
             title: String::from("Scaling with queue pairs"),
@@ -133,8 +133,8 @@ impl Curves {
         plots
     }
 
-    fn distribution(&self) -> Plot {
-        #[allow(clippy::cast_precision_loss, reason = "nanoseconds, for people")]
+    /// A curve for each distribution, `y` of the share that took no longer.
+    fn latencies(&self, y: impl Fn(f64) -> f64) -> Vec<Curve> {
         let curve = |(name, is_peer, histogram): &(&'static str, bool, Histogram<u64>)| Curve {
             name: (*name).to_owned(),
             is_peer: *is_peer,
@@ -142,21 +142,39 @@ impl Curves {
                 .iter_recorded()
                 .map(|v| {
                     let us = v.value_iterated_to() as f64 / 1e3;
-                    (us, v.percentile() / 100.0)
+                    (us, y(v.percentile() / 100.0))
                 })
+                // What is left of a difference where nothing is left.
+                .filter(|p| p.1 == 0.0 || p.1 > 1e-12)
                 .collect(),
         };
-        Plot {
-            key: String::from("latency"),
-            title: String::from("Round trips"),
-            note: String::from(
-                "Share of the round trips that took no longer, all rounds together: SEND of 2 B \
-                 there and back, both ends polling, and a raw frame of the same length.",
-            ),
+        self.latencies.iter().map(curve).collect()
+    }
+
+    /// Most of the round trips, and the longest of them.
+    fn distributions(&self) -> [Plot; 2] {
+        let plot = |key: &str, title: &str, note: &str, scale, curves| Plot {
+            key: key.to_owned(),
+            title: title.to_owned(),
+            note: note.to_owned(),
             x: axis("µs", Scale::Log, Ticks::Count),
-            y: axis("share", Scale::Linear, Ticks::Share),
-            curves: self.latencies.iter().map(curve).collect(),
-        }
+            y: axis("share", scale, Ticks::Share),
+            curves,
+        };
+        let note = "Share of the round trips that took no longer, all rounds together: SEND of 2 B \
+                    there and back, both ends polling, and a raw frame of the same length.";
+        let whole = self.latencies(|share| share);
+        let tail = self.latencies(|share| 1.0 - share);
+        [
+            plot("latency", "Round trips", note, Scale::Linear, whole),
+            plot(
+                "latency-tail",
+                "The longest round trips",
+                "Share of them that took longer.",
+                Scale::Log,
+                tail,
+            ),
+        ]
     }
 }
 
@@ -178,7 +196,9 @@ mod tests {
         curves.latency("raw", true, &[1000, 2000, 2000, 4000]);
         let plots = curves.plots();
         let keys: Vec<&str> = plots.iter().map(|p| p.key.as_str()).collect();
-        assert_eq!(keys, ["sizes-udp-rate", "sizes-udp-bandwidth", "latency"]);
+        let latency = ["latency", "latency-tail"];
+        assert_eq!(keys[..2], ["sizes-udp-rate", "sizes-udp-bandwidth"]);
+        assert_eq!(keys[2..], latency);
         assert_eq!(plots[0].curves[0].points, [(1000.0, 2e6)]);
         assert_eq!(plots[1].curves[0].points, [(1000.0, 16.0)]);
         let shares: Vec<f64> = plots[2].curves[0].points.iter().map(|p| p.1).collect();

@@ -173,7 +173,7 @@ fn run(options: Options) -> Run {
     let (rounds, seconds) = (options.rounds, options.seconds);
     let total = round * f64::from(rounds) + once;
     eprintln!(
-        "{rounds} rounds of {seconds} s: about {} altogether; other programs should rest",
+        "rounds: {rounds} of {seconds} s, about {} altogether; other programs should rest",
         about(total)
     );
     let mut run = Run {

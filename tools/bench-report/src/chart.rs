@@ -79,7 +79,7 @@ fn is_drawn(scale: Scale, v: f64) -> bool {
 /// "64 B", "3 M", "50 %".
 fn tick(ticks: Ticks, v: f64) -> String {
     let short = |v: f64| {
-        let text = format!("{v:.3}");
+        let text = format!("{v:.6}");
         let text = text.trim_end_matches('0').trim_end_matches('.');
         text.to_owned()
     };
@@ -178,7 +178,7 @@ fn legend_place(plot: &Plot) -> SeriesLabelPosition {
     let ends = |c: &Curve| Some((c.points.first()?.1, c.points.last()?.1));
     let rising = plot.curves.iter().filter_map(ends).filter(|(a, b)| b > a);
     match plot.y.ticks {
-        Ticks::Share => SeriesLabelPosition::LowerRight,
+        Ticks::Share if plot.y.scale == Scale::Linear => SeriesLabelPosition::LowerRight,
         _ if rising.count() * 2 > plot.curves.len() => SeriesLabelPosition::UpperLeft,
         _ => SeriesLabelPosition::UpperRight,
     }
@@ -280,6 +280,7 @@ mod tests {
             (Ticks::Count, 10_000.0, "10 k"),
             (Ticks::Count, 2.5e6, "2.5 M"),
             (Ticks::Share, 0.999, "99.9 %"),
+            (Ticks::Share, 0.00001, "0.001 %"),
         ] {
             assert_eq!(tick(ticks, value), text);
         }

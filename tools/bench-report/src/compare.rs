@@ -93,7 +93,7 @@ fn cautions(before: &Run, after: &Run) -> Vec<String> {
     for (name, run) in [("first", before), ("second", after)] {
         if run.rounds < 3 {
             said.push(format!(
-                "the {name} run has {} rounds: its spread says little",
+                "rounds of the {name} run: {}; its spread says little",
                 run.rounds
             ));
         }
@@ -307,7 +307,7 @@ mod tests {
             "no figures in the first run",
             "mind: another kernel: 6.18 \\<smp> \\| \"x\", now 7.0",
             "mind: 2 cores, now 64",
-            "mind: the second run has 1 rounds",
+            "mind: rounds of the second run: 1;",
         ] {
             assert!(text.contains(words), "{words}:\n{text}");
         }

@@ -69,7 +69,7 @@ impl Run {
             parts.push(format!("{} cores {cpu}", self.machine.cores));
         }
         parts.push(format!(
-            "{} rounds of {} s, median and spread",
+            "rounds: {} of {} s, median and spread",
             self.rounds, self.seconds
         ));
         if let Some(others) = Spread::of(self.machine.others.iter().copied()) {
@@ -178,7 +178,7 @@ mod tests {
     fn the_whole_names_the_machine_and_the_work() {
         let text = run().markdown();
         for words in [
-            "2026-03-01; 0123abc; Linux 6.18 \\<smp> \\| \"x\"; 2 cores some; 3 rounds of 1 s",
+            "2026-03-01; 0123abc; Linux 6.18 \\<smp> \\| \"x\"; 2 cores some; rounds: 3 of 1 s",
             "* **Targets**\n  * 1 of 2",
             "- CPU: some",
             "- the run took: 62 s",

@@ -157,7 +157,7 @@ fn trust(run: &Run) -> Vec<String> {
     let machine = &run.machine;
     if machine.cores == machine.threads {
         doubts.push(format!(
-            "{} cores for {} busy threads: whatever else runs, the kernel's threads included, \
+            "Cores: {} for {} busy threads; whatever else runs, the kernel's threads included, \
              takes from one of the two ends.",
             machine.cores, machine.threads
         ));
@@ -176,13 +176,13 @@ fn doubts(run: &Run) -> Vec<String> {
     }
     if run.rounds < ROUNDS {
         said.push(format!(
-            "{} rounds: a median needs {ROUNDS} at least.",
+            "Rounds: {}; a median needs {ROUNDS} at least.",
             run.rounds
         ));
     }
     if machine.cores < machine.threads {
         said.push(format!(
-            "{} cores for {} busy threads: both ends take turns, and a latency is that of the \
+            "Cores: {} for {} busy threads; both ends take turns, and a latency is that of the \
              scheduler.",
             machine.cores, machine.threads
         ));
@@ -250,7 +250,7 @@ mod tests {
             ]
         );
         assert!(said.trust[0].starts_with("Well"), "{:?}", said.trust);
-        assert!(said.trust[1].starts_with("2 cores for 2"));
+        assert!(said.trust[1].starts_with("Cores: 2 for 2"));
     }
 
     #[test]
@@ -267,8 +267,8 @@ mod tests {
         for words in [
             "Little",
             "not a whole run",
-            "1 rounds",
-            "1 cores for 2 busy threads",
+            "Rounds: 1",
+            "Cores: 1 for 2 busy threads",
             "D1 90 %",
             "20 % (10 %–50 %)",
             "kept back 50 %",
