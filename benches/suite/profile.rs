@@ -12,7 +12,7 @@ use std::process::Command;
 
 use xroce_bench_report::{Bar, Part};
 
-use super::rows::{D6_INSTRUCTIONS, D9_INSTRUCTIONS, Kind};
+use super::rows::{D6, D6_INSTRUCTIONS, D7, D9_MEMORY, Kind};
 use super::support::Op;
 use super::support::core::messages;
 
@@ -48,10 +48,11 @@ impl Work {
         }
     }
 
-    fn row(self) -> &'static Kind {
+    /// Rows that it explains.
+    fn rows(self) -> [&'static Kind; 2] {
         match self {
-            Self::Send64 => &D6_INSTRUCTIONS,
-            Self::Write4k => &D9_INSTRUCTIONS,
+            Self::Send64 => [&D6_INSTRUCTIONS, &D6],
+            Self::Write4k => [&D9_MEMORY, &D7],
         }
     }
 
@@ -154,7 +155,7 @@ impl Profile {
         Bar {
             name: self.work.title().to_owned(),
             of: String::from("instructions"),
-            rows: vec![self.work.row().key.to_owned()],
+            rows: self.work.rows().map(|kind| kind.key.to_owned()).into(),
             parts,
         }
     }
