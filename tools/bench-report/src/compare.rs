@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::markdown::safe;
+use crate::verdict::BUSY;
 use crate::{Row, Run, Spread};
 
 /// Facts whose difference is worth a word: then another machine was measured.
@@ -78,9 +79,9 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
 fn cautions(before: &Run, after: &Run) -> Vec<String> {
     let mut said = Vec::new();
     for name in FACTS {
-        let value = |run: &Run| run.machine.fact(name).unwrap_or("unknown").to_owned();
-        let (then, now) = (value(before), value(after));
-        if then != now {
+        // A run of some rows only does not know all of them.
+        let values = before.machine.fact(name).zip(after.machine.fact(name));
+        if let Some((then, now)) = values.filter(|(then, now)| then != now) {
             said.push(format!("another {name}: {then}, now {now}"));
         }
     }
@@ -95,6 +96,14 @@ fn cautions(before: &Run, after: &Run) -> Vec<String> {
             said.push(format!(
                 "rounds of the {name} run: {}; its spread says little",
                 run.rounds
+            ));
+        }
+        let others = Spread::of(run.machine.others.iter().copied());
+        if let Some(others) = others.filter(|o| o.median > BUSY) {
+            let percent = |share: f64| format!("{:.0} %", share * 100.0);
+            said.push(format!(
+                "other programs kept the cores busy in the {name} run: {}",
+                others.show(percent)
             ));
         }
     }
@@ -114,14 +123,20 @@ fn difference(before: Option<&Row>, after: Option<&Row>) -> Difference {
         change: Change::NotComparable,
         why: String::new(),
     };
+    let alone = |row: &Row| {
+        let figure = row.ratio().map(|s| s.show(|v| format!("{v:.2}×")));
+        figure.or_else(|| Some(row.ours()?.show(|v| row.unit.show(v))))
+    };
     let (before, after) = match (before, after) {
         (Some(before), Some(after)) => (before, after),
-        (None, _) => {
-            found.why = String::from("not in the first run");
-            return found;
-        }
-        (_, None) => {
-            found.why = String::from("not in the second run");
+        (before, after) => {
+            let lacking = if before.is_none() { "first" } else { "second" };
+            found.why = format!("not in the {lacking} run");
+            for (shown, row) in found.shown.iter_mut().zip([before, after]) {
+                if let Some(figure) = row.and_then(alone) {
+                    *shown = figure;
+                }
+            }
             return found;
         }
     };
@@ -299,10 +314,12 @@ mod tests {
         after.machine.facts[0].value = String::from("7.0");
         after.machine.cores = 64;
         after.rounds = 1;
+        after.machine.others = vec![0.5];
         let text = compare(&run(), &after).markdown();
         for words in [
-            "not in the second run",
-            "not in the first run",
+            "| 0.90× (0.90×–0.91×) | – |  | not in the second run |",
+            "| – | 0.50× |  | not in the first run |",
+            "mind: other programs kept the cores busy in the second run: 50 %",
             "of different units",
             "no figures in the first run",
             "mind: another kernel: 6.18 \\<smp> \\| \"x\", now 7.0",

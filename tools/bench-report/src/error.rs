@@ -55,7 +55,7 @@ pub enum ReportError {
     Field {
         /// The file.
         path: PathBuf,
-        /// The way to it: "rows[3].samples[0].ours".
+        /// The way to it: `rows[3].samples[0].ours`.
         field: String,
         /// What is wrong.
         why: String,

@@ -5,7 +5,7 @@ use crate::{Bar, Goal, Met, Row, Run, Spread};
 /// A spread wider than this share of the median is worth a word.
 const WIDE: f64 = 0.3;
 /// Other programs on so much of the cores, too.
-const BUSY: f64 = 0.05;
+pub(crate) const BUSY: f64 = 0.05;
 /// And a host that keeps so much for other machines.
 const STOLEN: f64 = 0.02;
 /// Rounds, for a median to mean something.

@@ -1,4 +1,5 @@
 //! `xroce bench`: files of runs, good and bad.
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod common;
 
