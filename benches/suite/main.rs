@@ -221,7 +221,7 @@ fn measure_rounds(lab: &mut Lab, machine: &mut Machine, seconds: f64) {
         fact("AF_XDP", link.name());
     }
     #[cfg(not(feature = "xdp"))]
-    fact("AF_XDP", "not built in");
+    without_xdp(lab);
     let mut udp = open(lab, &UdpLink::ROWS, UdpLink::open);
     if let Some(link) = &udp {
         fact("UDP and TCP", link.name);
@@ -239,6 +239,18 @@ fn measure_rounds(lab: &mut Lab, machine: &mut Machine, seconds: f64) {
         memory.round(lab);
         machine.stolen.push(host.kept());
         lab.progress.over(seconds);
+    }
+}
+
+/// The rows that a build without AF_XDP cannot have.
+#[cfg(not(feature = "xdp"))]
+fn without_xdp(lab: &mut Lab) {
+    use rows::{D1, D1_CC, D2_1024, D2_4096, D2_CC, D3_P50, D3_P99, D9_XDP};
+    let rows = [
+        &D1, &D2_1024, &D2_4096, &D3_P50, &D3_P99, &D1_CC, &D2_CC, &D9_XDP,
+    ];
+    for kind in rows.iter().filter(|k| lab.options.wants(k.id)) {
+        lab.table.note(kind, "built without AF_XDP");
     }
 }
 

@@ -13,7 +13,7 @@ use xroce_wire::newtypes::{MacAddr, PathMtu};
 
 use super::rows::{D4, D4_PLAIN, D5, D9_UDP, Kind};
 use super::support::core::icrc_alone;
-use super::support::threads::{Load, flood};
+use super::support::threads::{Load, flood, ping_pong};
 use super::support::{Op, Pair, Place};
 use super::{Lab, Outcome, counting, iperf, kernel, note_flow, plan, sizes};
 
@@ -135,6 +135,8 @@ impl UdpLink {
         }
         if lab.options.wants(plan::SIZES) {
             sizes::round(lab, "sizes-udp", &mut self.pair);
+            let round_trips = ping_pong(&mut self.pair, 2, lab.options.part(0.5));
+            lab.curves.latency("SEND of 2 B, UDP", false, &round_trips);
         }
         Ok(())
     }
