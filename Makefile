@@ -18,7 +18,8 @@ WORKSPACE = --workspace $(if $(FLAGS),--exclude xroce-xdp-prog --exclude xroce-i
 # Options of the interop suite, such as INTEROP="--filter outage --kernel 6.1".
 INTEROP ?=
 
-.PHONY: help setup setup-test setup-interop build demo demo-daemon test fmt lint doc unit deny bench gate soak boundary \
+.PHONY: help setup setup-test setup-bench setup-interop build demo demo-daemon test fmt lint doc unit deny \
+    bench bench-peer micro gate soak boundary \
     daemon-soak hop sim paper fuzz interop interop-build interop-daemon interop-smoke interop-rate deb \
     deb-smoke clean
 
@@ -30,6 +31,9 @@ setup:
 
 setup-test:
 	@scripts/setup.sh test
+
+setup-bench:
+	@scripts/setup.sh bench
 
 build: setup ## xroce and xroced, optimised: target/release/xroce, xroced
 	$(CARGO) build --locked --release -p xroce -p xroced $(FLAGS)
@@ -73,10 +77,22 @@ unit: setup-test ## all tests
 deny: ## licences, sources and duplicates of the dependencies (offline)
 	@scripts/deny.sh
 
-# As root also over AF_XDP. BENCH passes options on, such as BENCH="--rounds 9 --only D1,D3".
-bench: setup-test ## criterion benches, and the ratios of docs/performance.md
+# As root also over AF_XDP and, for D8, between two virtual machines. BENCH passes options on, such
+# as BENCH="--quick" or BENCH="--rounds 9 --only D1,D3".
+BENCH ?=
+# The programs of D8; without root, or where they cannot be built, its rows say so.
+bench-peer: setup-bench
+	@if [ "$$(id -u)" -eq 0 ] && [ -z "$(FLAGS)" ]; then \
+	    $(CARGO) build --locked --release -p xroce -p xroce-interop || \
+	        echo "xroce: going on without the virtual machines of D8" >&2; \
+	fi
+
+bench: bench-peer ## every performance target in one run: report in target/bench, table in the docs
+	$(CARGO) bench --locked $(FLAGS) --bench suite -- \
+	    --document README.md --document docs/performance.md $(BENCH)
+
+micro: setup-test ## criterion benches: parse, emit, ICRC, requester and responder alone
 	$(CARGO) bench --locked $(FLAGS) --bench micro
-	$(CARGO) bench --locked $(FLAGS) --bench link -- $(BENCH)
 
 # Valgrind and strace count; the same on every machine with the same compiler and processor.
 gate: setup-test ## instructions, allocations, system calls and sizes against benches/gate/baseline.toml

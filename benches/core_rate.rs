@@ -1,13 +1,13 @@
-//! D6 and D7 of `benches/link.rs` alone, in seconds instead of minutes; with `--messages N` only
+//! D6 and D7 of `benches/suite` alone, in seconds instead of minutes; with `--messages N` only
 //! N messages of 64 bytes, for counting instructions:
 //! `valgrind --tool=callgrind target/release/deps/core_rate-… --messages 20000`.
 #![allow(clippy::print_stdout, missing_docs, reason = "a bench talks")]
 
 mod support;
 
-use support::Pace;
 use support::core::{ByteRate, MessageRate, messages};
-use support::spread::Spread;
+use support::{Op, Pace};
+use xroce_bench_report::Spread;
 
 const ROUNDS: usize = 7;
 
@@ -20,7 +20,7 @@ fn main() {
     let args: Vec<String> = std::env::args().collect();
     let count = args.iter().position(|a| a == "--messages");
     if let Some(count) = count.and_then(|i| args.get(i + 1)?.parse().ok()) {
-        messages(count);
+        messages(Op::Send, 64, count);
         return;
     }
     let mut rate = MessageRate::new();

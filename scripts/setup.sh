@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh build   to build with AF_XDP and to run the demo
 #   scripts/setup.sh test    also what the tests use
+#   scripts/setup.sh bench   also what the benches measure with and against (make bench)
 #   scripts/setup.sh interop also what runs a Linux with rdma_rxe as the peer (make interop)
 #
 # Looks for the things themselves, not for package names, so that it is content on any
@@ -67,6 +68,16 @@ if [ "$mode" = test ]; then
     need prometheus have prometheus
     need strace have strace
     need valgrind have valgrind
+fi
+
+# callgrind counts the instructions of D6 and D9, iperf3 is the peer of D4, ethtool takes its
+# offloads away, qemu runs both machines of D8.
+if [ "$mode" = bench ]; then
+    need ethtool have ethtool
+    need iperf3 have iperf3
+    need valgrind have valgrind
+    need qemu-system-x86 have qemu-system-x86_64
+    need dpkg have dpkg-deb
 fi
 
 # The peer's kernel and programs are not installed: tools/vm keeps them in its cache.

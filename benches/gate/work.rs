@@ -7,7 +7,7 @@ use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_wire::newtypes::{MacAddr, PathMtu};
 
-use super::support::{Op, Pair, Place};
+use super::support::{DEPTH, Op, Pair, Place};
 
 /// A path.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +136,7 @@ impl Path {
 
     fn connect<D: Datapath>(&self, pair: &mut Pair<D>) {
         for _ in 0..self.qps {
-            pair.connect_tuned(self.mtu, &self.tune);
+            pair.connect_tuned(self.mtu, [DEPTH, 2 * DEPTH], &self.tune);
         }
     }
 

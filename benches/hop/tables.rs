@@ -10,7 +10,7 @@ use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 use xroce_proto::time::Duration;
 
 use crate::lab::{Lab, Outcome, Run, Trial};
-use crate::support::spread::Spread;
+use xroce_bench_report::Spread;
 
 /// Rate of the bottleneck and of each sender's link, bit/s.
 const RATE: u64 = 1_000_000_000;

@@ -8,7 +8,6 @@
 
 pub mod callgrind;
 pub mod core;
-pub mod spread;
 pub mod threads;
 #[cfg(feature = "xdp")]
 pub mod xdp;
@@ -89,10 +88,15 @@ pub struct End<D: Datapath> {
 
 impl<D: Datapath> End<D> {
     pub fn new(port: D, place: Place) -> Self {
+        Self::with(port, place, CQ_DEPTH, MEMORY)
+    }
+
+    /// With a completion queue of its own depth and so much memory.
+    pub fn with(port: D, place: Place, cq_depth: u32, memory: usize) -> Self {
         let mut engine = Engine::new(port, EngineConfig::default());
         let pd = engine.alloc_pd();
-        let cq = engine.create_cq(CQ_DEPTH).expect("a CQ");
-        let region = Region::anonymous(MEMORY).expect("memory");
+        let cq = engine.create_cq(cq_depth).expect("a CQ");
+        let region = Region::anonymous(memory).expect("memory");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = engine.reg_mr(pd, &region, access).expect("an MR");
         Self {
@@ -107,9 +111,14 @@ impl<D: Datapath> End<D> {
     }
 
     pub fn create_qp(&mut self) -> Qpn {
+        self.create_qp_of(DEPTH, 2 * DEPTH)
+    }
+
+    /// With queues of so many sends and receives.
+    pub fn create_qp_of(&mut self, sends: u32, receives: u32) -> Qpn {
         let mut init = QpInit::rc(self.pd, self.cq, self.cq);
-        init.max_send_wr = DEPTH;
-        init.max_recv_wr = 2 * DEPTH;
+        init.max_send_wr = sends;
+        init.max_recv_wr = receives;
         self.engine.create_qp(&init).expect("a QP")
     }
 
@@ -217,18 +226,7 @@ pub struct Pair<D: Datapath = LoopPort> {
 impl Pair {
     /// Over the in-memory port, with `qps` queue pairs.
     pub fn in_memory(link: Link, mtu: PathMtu, qps: usize) -> Self {
-        let addrs = [Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2])];
-        let (a, b) = loop_pair(&LoopConfig {
-            link,
-            addrs,
-            ..LoopConfig::default()
-        });
-        let place = |i: u8| Place {
-            gid: addrs[usize::from(i)],
-            mac: MacAddr::new([2, 0, 0, 0, 0, i]),
-            src_port: 4791,
-        };
-        let mut pair = Self::new([(a, place(0)), (b, place(1))]);
+        let mut pair = Self::new(memory_ports(link));
         for _ in 0..qps {
             pair.connect(mtu);
         }
@@ -239,22 +237,38 @@ impl Pair {
 impl<D: Datapath> Pair<D> {
     /// Two engines, not connected yet.
     pub fn new(ports: [(D, Place); 2]) -> Self {
+        Self::with(ports, CQ_DEPTH, MEMORY)
+    }
+
+    /// With completion queues of their own depth and so much memory at each end.
+    pub fn with(ports: [(D, Place); 2], cq_depth: u32, memory: usize) -> Self {
         Self {
-            ends: ports.map(|(port, place)| End::new(port, place)),
+            ends: ports.map(|(port, place)| End::with(port, place, cq_depth, memory)),
             pace: Pace::Fixed,
         }
     }
 
     /// A new pair of connected queue pairs, the last of each end's list.
     pub fn connect(&mut self, mtu: PathMtu) {
-        let pace = self.pace;
-        self.connect_tuned(mtu, &|attr| pace.apply(attr));
+        self.connect_of(mtu, DEPTH, 2 * DEPTH);
     }
 
-    /// [`Pair::connect`] with `tune` applied to the attributes of each step.
-    pub fn connect_tuned(&mut self, mtu: PathMtu, tune: &dyn Fn(QpAttr) -> QpAttr) {
+    /// With queues of so many sends and receives.
+    pub fn connect_of(&mut self, mtu: PathMtu, sends: u32, receives: u32) {
+        let pace = self.pace;
+        self.connect_tuned(mtu, [sends, receives], &|attr| pace.apply(attr));
+    }
+
+    /// [`Pair::connect_of`] with `tune` applied to the attributes of each step.
+    pub fn connect_tuned(
+        &mut self,
+        mtu: PathMtu,
+        [sends, receives]: [u32; 2],
+        tune: &dyn Fn(QpAttr) -> QpAttr,
+    ) {
         let [a, b] = &mut self.ends;
-        let (qa, qb) = (a.create_qp(), b.create_qp());
+        let qa = a.create_qp_of(sends, receives);
+        let qb = b.create_qp_of(sends, receives);
         a.connect(qa, &b.place, qb, mtu, tune);
         b.connect(qb, &a.place, qa, mtu, tune);
     }
@@ -304,4 +318,20 @@ impl<D: Datapath> Pair<D> {
             while end.engine.poll_cq(end.cq, &mut [Completion::EMPTY; REAP]) != 0 {}
         }
     }
+}
+
+/// Both ends of an in-memory link, and where they are.
+pub fn memory_ports(link: Link) -> [(LoopPort, Place); 2] {
+    let addrs = [Gid::from_v4([10, 0, 0, 1]), Gid::from_v4([10, 0, 0, 2])];
+    let (a, b) = loop_pair(&LoopConfig {
+        link,
+        addrs,
+        ..LoopConfig::default()
+    });
+    let place = |i: u8| Place {
+        gid: addrs[usize::from(i)],
+        mac: MacAddr::new([2, 0, 0, 0, 0, i]),
+        src_port: 4791,
+    };
+    [(a, place(0)), (b, place(1))]
 }

@@ -4,6 +4,8 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
@@ -35,6 +37,45 @@ pub struct Flow {
     pub retransmits: u64,
     /// Made by both threads after the warm-up.
     pub allocations: u64,
+    /// What the sending and the receiving thread did with their time, warm-up included.
+    pub used: [Used; 2],
+}
+
+/// What a thread did with its time.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Used {
+    /// Between start and end, whether it ran or not.
+    pub all_ns: u64,
+    /// In its own code.
+    pub user_ns: u64,
+    /// In the kernel: its system calls, and interrupts that came upon it.
+    pub kernel_ns: u64,
+}
+
+impl Used {
+    /// So far, of the calling thread.
+    fn now() -> Self {
+        let ns = |t: TimeVal| u64::try_from(t.num_microseconds()).unwrap_or(0) * 1000;
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).ok();
+        Self {
+            all_ns: clock::now().as_nanos(),
+            user_ns: usage.map_or(0, |u| ns(u.user_time())),
+            kernel_ns: usage.map_or(0, |u| ns(u.system_time())),
+        }
+    }
+
+    /// By the calling thread in `body`.
+    fn by<T>(body: impl FnOnce() -> T) -> (T, Self) {
+        let before = Self::now();
+        let value = body();
+        let now = Self::now();
+        let used = Self {
+            all_ns: now.all_ns - before.all_ns,
+            user_ns: now.user_ns - before.user_ns,
+            kernel_ns: now.kernel_ns - before.kernel_ns,
+        };
+        (value, used)
+    }
 }
 
 impl Flow {
@@ -98,11 +139,12 @@ pub fn flood<D: Datapath + Send>(
     let [from, to] = &mut pair.ends;
     let op = to.target(load.op);
     let phase = AtomicU8::new(WARM_UP);
-    let (mut flow, at_receiver) = two(
-        || send(from, op, load, time, &phase, allocated),
-        || receive(to, load, &phase, allocated),
+    let ((mut flow, sending), (at_receiver, receiving)) = two(
+        || Used::by(|| send(from, op, load, time, &phase, allocated)),
+        || Used::by(|| receive(to, load, &phase, allocated)),
     );
     flow.allocations += at_receiver;
+    flow.used = [sending, receiving];
     let counters = pair.ends[0].engine.qp_counters(pair.ends[0].qpns[0]);
     flow.retransmits = counters.map_or(0, |c| c.retransmits);
     flow
@@ -153,6 +195,7 @@ fn send<D: Datapath>(
                     seconds: now.since(start).as_nanos() as f64 / 1e9,
                     retransmits: 0,
                     allocations: allocated() - allocations,
+                    used: [Used::default(); 2],
                 });
                 phase.store(DRAINING, Ordering::Release);
             }

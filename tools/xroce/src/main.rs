@@ -4,6 +4,7 @@
 //! wrong arguments, 130 after Ctrl-C.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod capture;
 mod decode;
 mod demo;
@@ -38,6 +39,9 @@ enum Command {
     /// Measure bandwidth and latency of RC SEND, RDMA WRITE and RDMA READ between two processes
     #[command(subcommand)]
     Perf(perf::args::PerfCommand),
+    /// Show runs of the benches again, and what changed from one to another
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// Find out what is wrong with the path between two hosts, in words
     Doctor(doctor::DoctorArgs),
     /// Show two software RNICs exchanging verified SEND, WRITE and READ
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
     let mut out = std::io::stdout().lock();
     let result = match &cli.command {
         Command::Perf(command) => perf::run(command, &mut out),
+        Command::Bench(command) => bench::run(command, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Demo(args) => demo::run(args, &mut out),
         Command::DemoGuest(args) => demo::guest::run(args, &mut out),

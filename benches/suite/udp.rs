@@ -1,4 +1,4 @@
-//! D4 and D5: two engines over UDP sockets, against what the kernel offers itself.
+//! D4, D5 and D9: two engines over UDP sockets, against what the kernel offers itself.
 //!
 //! As root on a veth pair of its own (without an XDP program, which would take segmentation from
 //! TCP), else over loopback.
@@ -11,13 +11,21 @@ use xroce_net::udp::{UdpConfig, UdpPort};
 use xroce_testnet::{IFNAME, Netns, NetnsPair};
 use xroce_wire::newtypes::{MacAddr, PathMtu};
 
-use crate::rows::{D4, D4_PLAIN, D5, Kind};
-use crate::support::threads::{Load, flood};
-use crate::support::{Op, Pair, Place};
-use crate::{Lab, Outcome, iperf, kernel, note_flow};
+use super::rows::{D4, D4_PLAIN, D5, D9_UDP, Kind};
+use super::support::core::icrc_alone;
+use super::support::threads::{Load, flood, ping_pong};
+use super::support::{Op, Pair, Place};
+use super::{Lab, Outcome, counting, iperf, kernel, note_flow, plan, sizes};
 
 /// Bytes of a message of D4.
 const LARGE: u32 = 1 << 20;
+/// Its load.
+const WRITE: Load = Load {
+    op: Op::Write,
+    size: LARGE,
+    mtu: PathMtu::Mtu4096,
+    depth: 8,
+};
 /// Of the sockets of D5, as the UDP backend asks for.
 const BUFFER: usize = 8 << 20;
 
@@ -81,7 +89,7 @@ pub(crate) struct UdpLink {
 }
 
 impl UdpLink {
-    pub(crate) const ROWS: [&Kind; 3] = [&D4, &D4_PLAIN, &D5];
+    pub(crate) const ROWS: [&Kind; 4] = [&D4, &D4_PLAIN, &D5, &D9_UDP];
 
     pub(crate) fn open() -> Outcome<Self> {
         let (sides, name) = match NetnsPair::new(4200, 1) {
@@ -113,32 +121,52 @@ impl UdpLink {
     }
 
     pub(crate) fn round(&mut self, lab: &mut Lab) -> Outcome<()> {
-        if lab.options.wants(&[D4.id]) {
+        if lab.options.wants(D4.id) {
+            lab.progress.says("D4");
             self.bandwidth(lab);
         }
-        if lab.options.wants(&[D5.id]) {
+        if lab.options.wants(D5.id) {
+            lab.progress.says("D5");
             self.small(lab)?;
+        }
+        if lab.options.wants(D9_UDP.id) {
+            lab.progress.says("D9, UDP");
+            self.icrc(lab);
+        }
+        if lab.options.wants(plan::SIZES) {
+            sizes::round(lab, "sizes-udp", &mut self.pair);
+            let round_trips = ping_pong(&mut self.pair, 2, lab.options.part(0.5));
+            lab.curves.latency("SEND of 2 B, UDP", false, &round_trips);
         }
         Ok(())
     }
 
+    /// The ICRC of a packet beside all the time that it has.
+    fn icrc(&mut self, lab: &mut Lab) {
+        let time = lab.options.time();
+        let (icrc, flow) = lab.measure(
+            &mut self.pair,
+            |_| icrc_alone() * 1e9,
+            |pair| flood(pair, WRITE, time, counting::asked),
+        );
+        let packet = flow.map(|flow| {
+            let packets = flow.messages_per_second() * f64::from(WRITE.mtu.packets(WRITE.size));
+            1e9 / packets
+        });
+        lab.table.add(&D9_UDP, icrc, packet);
+    }
+
     fn bandwidth(&mut self, lab: &mut Lab) {
-        let load = Load {
-            op: Op::Write,
-            size: LARGE,
-            mtu: PathMtu::Mtu4096,
-            depth: 8,
-        };
         let seconds = lab.options.seconds;
         let time = lab.options.time();
         let sides = &self.sides;
         let (flow, tcp) = lab.measure(
             &mut self.pair,
-            |pair| flood(pair, load, time, crate::counting::asked),
+            |pair| flood(pair, WRITE, time, counting::asked),
             |_| tcp(sides, seconds),
         );
         let ours = flow.messages_per_second() * f64::from(LARGE) * 8.0;
-        note_flow(&mut lab.table, &D4, "UDP", &flow);
+        note_flow(lab, &D4, "UDP", &flow);
         let peer = tcp.as_ref().and_then(|t| t.as_ref().ok().copied());
         lab.table.add(&D4, ours, peer);
         match tcp {
@@ -167,10 +195,10 @@ impl UdpLink {
         let [from, to] = &self.sockets;
         let (flow, bare) = lab.measure(
             &mut self.pair,
-            |pair| flood(pair, load, time, crate::counting::asked),
+            |pair| flood(pair, load, time, counting::asked),
             |_| kernel::flood(from, to, time),
         );
-        note_flow(&mut lab.table, &D5, "UDP", &flow);
+        note_flow(lab, &D5, "UDP", &flow);
         lab.table
             .add(&D5, flow.messages_per_second(), bare.transpose()?);
         Ok(())

@@ -11,7 +11,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmm
 use xroce_engine::clock;
 use xroce_proto::time::Duration;
 
-use crate::support::threads::two;
+use super::support::threads::two;
 
 /// Datagrams per system call.
 const BATCH: usize = 64;

@@ -7,8 +7,8 @@ use xroce_net::xdp::XdpPort;
 use xroce_net::xdp::raw::{DEFAULT_BATCH, RawEnd, RawPath};
 use xroce_proto::time::Duration;
 
-use crate::support::threads::two;
-use crate::support::{Pair, Place};
+use super::support::threads::two;
+use super::support::{Pair, Place};
 
 /// The other end has stopped when nothing came for so long, in ns.
 const QUIET_NS: u64 = 50_000_000;
