@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Mr, Poller, Work};
+use xroce_engine::{Failure, FailureFacts, Mr, Poller, Work};
 use xroce_net::datapath::Datapath;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Access;
@@ -33,6 +33,18 @@ const READ_BYTES: u32 = 1 << 20;
 
 /// What a peer of our own may do with our memory.
 pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
+
+/// A queue pair has failed, with all that is known about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct QpFailed(Box<Failure>);
+
+impl QpFailed {
+    /// The same for tools.
+    pub(crate) fn facts(&self) -> FailureFacts {
+        self.0.facts()
+    }
+}
 
 /// Half of the memory of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,11 +85,14 @@ pub(crate) struct Flow<'n, D: Datapath> {
     /// Bytes of one area of one queue pair.
     area: u64,
     remote: Option<Remote>,
+    /// All of the peer's memory, if it is laid out as ours.
+    peer_memory: Option<RemoteMemory>,
     cq: Option<Cq>,
     qps: Vec<Qpn>,
     shape: Shape,
     icrc_errors_before: u64,
     poller: Poller,
+    poll: Poll,
     /// What the queue pairs of steps that are over counted.
     past: Counters,
     rtt: Histogram,
@@ -140,7 +155,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// # Errors
     /// There is not so much memory.
     pub(crate) fn new(node: &'n mut Node<D>, plan: &Plan, poll: Poll) -> Result<Self> {
-        Self::with_memory(node, plan.bytes_per_qp() / 2, plan.qps, poll)
+        Self::with_bytes(node, plan.memory(), poll)
     }
 
     /// Registers two areas of so many bytes for each of so many queue pairs.
@@ -153,7 +168,12 @@ impl<'n, D: Datapath> Flow<'n, D> {
         qps: u32,
         poll: Poll,
     ) -> Result<Self> {
-        let bytes = 2 * area * u64::from(qps);
+        let mut flow = Self::with_bytes(node, 2 * area * u64::from(qps), poll)?;
+        flow.area = area;
+        Ok(flow)
+    }
+
+    fn with_bytes(node: &'n mut Node<D>, bytes: u64, poll: Poll) -> Result<Self> {
         let len = usize::try_from(bytes).context("buffers larger than the address space")?;
         let region = Region::anonymous(len)
             .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
@@ -163,8 +183,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
             node,
             region,
             mr,
-            area,
+            area: 0,
             remote: None,
+            peer_memory: None,
             cq: None,
             qps: Vec::new(),
             shape: Shape {
@@ -177,6 +198,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             },
             icrc_errors_before: 0,
             poller: Poller::new(poll.into()),
+            poll,
             past: Counters::default(),
             rtt: Histogram::default(),
         })
@@ -193,14 +215,39 @@ impl<'n, D: Datapath> Flow<'n, D> {
 
     /// Says where a peer is whose memory is laid out as ours; before the first step.
     pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
-        let both = 2 * self.area;
-        let starts = (0..self.mr.len).step_by(usize::try_from(both).unwrap_or(usize::MAX));
-        let areas = starts.map(|at| RemoteAreas {
-            source: memory.va.wrapping_add(at),
-            target: memory.va.wrapping_add(at + self.area),
-            rkey: memory.rkey,
-        });
-        self.set_peer(areas.collect(), mtu, path);
+        self.set_peer(Vec::new(), mtu, path);
+        self.peer_memory = Some(memory);
+    }
+
+    /// Divides the memory into the areas that a step needs, at both sides.
+    pub(crate) fn divide(&mut self, shape: Shape) {
+        self.area = shape.area();
+        if let (Some(remote), Some(memory)) = (&mut self.remote, self.peer_memory) {
+            let areas = (0..u64::from(shape.qps)).map(|qp| {
+                let at = qp * 2 * self.area;
+                RemoteAreas {
+                    source: memory.va.wrapping_add(at),
+                    target: memory.va.wrapping_add(at + self.area),
+                    rkey: memory.rkey,
+                }
+            });
+            remote.areas = areas.collect();
+        }
+    }
+
+    /// Whether to stay awake from now on, whatever the command line says: who has to act at a time
+    /// cannot sleep until a packet comes.
+    pub(crate) fn stay_awake(&mut self, awake: bool) {
+        let poll = if awake { Poll::Busy } else { self.poll };
+        self.poller = Poller::new(poll.into());
+    }
+
+    /// Offers the core to others for a moment, unless it is ours alone.
+    #[inline]
+    pub(crate) fn offer_core(&self) {
+        if self.poll == Poll::Adaptive {
+            std::thread::yield_now();
+        }
     }
 
     /// Says where the peer is, and its memory for each queue pair; before connecting.
@@ -524,7 +571,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             .qps
             .iter()
             .find_map(|&qpn| self.node.engine.failure(qpn));
-        failures.map(|failure| anyhow!("{failure}"))
+        failures.map(|failure| QpFailed(failure.into()).into())
     }
 
     #[cold]
@@ -536,7 +583,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[cold]
     fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
         match self.node.engine.failure(qpn) {
-            Some(failure) => anyhow!("{failure}"),
+            Some(failure) => QpFailed(failure.into()).into(),
             None => fallback.context(format!("queue pair {:#x}", qpn.value())),
         }
     }

@@ -69,6 +69,9 @@ pub(crate) fn without_xdp() -> anyhow::Error {
 /// # Errors
 /// The port cannot be opened, or what `visitor` returns.
 pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
+    if args.local.len() > 1 {
+        bail!("one port has one address: give one --local");
+    }
     if let Some(core) = args.core {
         pin(core)?;
     }
@@ -95,7 +98,7 @@ pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor)
 fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
     let dev = args.dev.as_deref().unwrap_or_default();
     let interface = neigh::interface(dev)?;
-    let local = interface_address(&interface, args.local, near)?;
+    let local = interface_address(&interface, args.address(), near)?;
     let (below, vlan) = tagging(&interface, args.vlan)?;
     let addresses = vec![Gid::from(local)];
     let port = xdp_port(&below, args.queue, args.xdp_mode, addresses)?;
@@ -178,9 +181,9 @@ fn open_xdp(_: &PortArgs, _: Option<IpAddr>, _: impl Visitor) -> Result<()> {
 /// The address of a UDP port.
 fn udp_address(args: &PortArgs, near: Option<IpAddr>) -> Result<IpAddr> {
     if let Some(dev) = &args.dev {
-        return interface_address(&neigh::interface(dev)?, args.local, near);
+        return interface_address(&neigh::interface(dev)?, args.address(), near);
     }
-    let local = args.local.or(near).map(|ip| ip.to_canonical());
+    let local = args.address().or(near).map(|ip| ip.to_canonical());
     local.ok_or_else(|| anyhow!("the UDP port needs an address: give --local or --dev"))
 }
 
