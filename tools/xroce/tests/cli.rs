@@ -50,6 +50,7 @@ fn wrong_arguments() {
             &["fixed, poisson"],
         ),
         ("perf client h --warmup 2m", &["--warmup", "200ms"]),
+        ("perf client h --dev a --ring 32", &["--ring", "64..=16384"]),
         (
             "perf client h --format xml",
             &["table, csv, json, perftest"],

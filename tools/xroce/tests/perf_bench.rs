@@ -440,7 +440,7 @@ fn two_queues_of_an_interface_on_veth() {
         return;
     }
     if let Some(pair) = NetnsPair::or_skip(4200, 2) {
-        on_two_ports(&pair, "--dev veth0 --queues 0-1");
+        on_two_ports(&pair, "--dev veth0 --queues 0-1 --ring 512");
     }
 }
 

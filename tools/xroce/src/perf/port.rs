@@ -13,12 +13,6 @@ use xroce_wire::path::AhAttr;
 use super::args::{Backend, PortArgs};
 use super::node::{Node, Place};
 
-/// Receive chunks of an AF_XDP port. A queue pair has up to 256 packets in flight, and one of path
-/// MTU 4096 takes two chunks: with fewer, a receiver that loses its core for a moment loses
-/// packets.
-#[cfg(feature = "xdp")]
-const RING: u32 = 1024;
-
 /// What to do with the port, whichever backend it has: `dyn` would cost a call for each packet.
 pub(crate) trait Visitor {
     /// Uses the port.
@@ -101,7 +95,7 @@ fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Res
     let local = interface_address(&interface, args.address(), near)?;
     let (below, vlan) = tagging(&interface, args.vlan)?;
     let addresses = vec![Gid::from(local)];
-    let port = xdp_port(&below, args.queue, args.xdp_mode, addresses)?;
+    let port = xdp_port(&below, args.queue, args.ring, args.xdp_mode, addresses)?;
     let tag = vlan.filter(|_| interface.vlan.is_none());
     let addressing = Addressing::ethernet(&below, tag)?;
     let index = addressing.gids().find_on(Gid::from(local), interface.index);
@@ -154,6 +148,7 @@ fn tagging(interface: &Interface, asked: Option<u16>) -> Result<(String, Option<
 pub(crate) fn xdp_port(
     dev: &str,
     queue: u32,
+    ring_size: u32,
     mode: super::args::XdpMode,
     addresses: Vec<Gid>,
 ) -> Result<xroce_net::xdp::XdpPort> {
@@ -167,7 +162,7 @@ pub(crate) fn xdp_port(
     Ok(XdpPort::open(&XdpConfig {
         queue,
         mode,
-        ring_size: RING,
+        ring_size,
         addresses,
         ..XdpConfig::new(dev)
     })?)

@@ -89,7 +89,7 @@ mod measure {
     use xroce_net::xdp::raw::{MIN_FRAME, RawCount, RawEnd, RawPath};
     use xroce_wire::newtypes::Gid;
 
-    use super::super::args::{Poll, RawArgs, RawRole};
+    use super::super::args::{Poll, RING, RawArgs, RawRole};
     use super::super::port::{interface_address, xdp_port};
     use super::super::quantiles::Quantiles;
     use super::super::report::SCHEMA;
@@ -136,7 +136,7 @@ mod measure {
             dst: Gid::from(dst),
             src_port: 0xc000,
         };
-        let mut port = xdp_port(&args.dev, args.queue, args.xdp_mode, Vec::new())?;
+        let mut port = xdp_port(&args.dev, args.queue, RING, args.xdp_mode, Vec::new())?;
         let name = port.caps().name.clone();
         let max = port.caps().max_frame;
         if args.frame > max {
