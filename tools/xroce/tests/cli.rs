@@ -307,6 +307,57 @@ fn garbage_from_clients() {
     assert_eq!(xroce(&args).json()["results"][0]["mismatches"], 0);
 }
 
+/// A client with two ports of which one comes, and others meanwhile.
+#[test]
+fn a_client_whose_ports_do_not_all_come() {
+    let addresses = "127.0.4.3,127.0.4.4";
+    let (server, port) = common::server(command(&format!(
+        "perf server --local {addresses} --bind 127.0.4.3 --port 0"
+    )));
+    let hello = |group: u32, index: u32| {
+        let body = format!(
+            "{{\"type\":\"hello\",\"gid\":\"127.0.4.9\",\"link_mtu\":1500,\"port\":\"x\",\
+             \"lane\":{{\"group\":{group},\"index\":{index},\"count\":2}},\"plan\":{{\
+             \"ops\":[\"send\"],\"tests\":[\"bw\"],\"sizes\":[64],\"qps\":[1],\"depths\":[1],\
+             \"rates\":[],\"arrivals\":\"fixed\",\"seed\":0,\"warmup_millis\":0,\
+             \"bidirectional\":false,\"bw_limit\":{{\"messages\":1}},\
+             \"lat_limit\":{{\"messages\":1}},\"verify\":true,\"lat_max_size\":1,\
+             \"repair\":\"adaptive\"}}}}"
+        );
+        let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+        let mut stream = TcpStream::connect(("127.0.4.3", port)).unwrap();
+        stream
+            .write_all(&[b"XRPF\x00\x03\x00\x00", &len[..], body.as_bytes()].concat())
+            .unwrap();
+        stream
+    };
+    let said = |mut stream: TcpStream| {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let first = hello(1, 0);
+    // Somebody else is sent away, garbage is passed over, and the rest is waited for.
+    assert!(said(hello(2, 1)).contains("another client"));
+    let mut garbage = TcpStream::connect(("127.0.4.3", port)).unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(server.err_line().contains("not xroce perf"));
+    let line = server.err_line();
+    assert!(
+        line.contains("1 of the client's 2 ports did not come"),
+        "{line}"
+    );
+    assert!(said(first).contains("did not come"));
+    // The same port twice.
+    let twice = [hello(3, 1), hello(3, 1)];
+    let line = server.err_line();
+    assert!(line.contains("two ports with the number 1"), "{line}");
+    drop(twice);
+    let args = "--local 127.0.4.5,127.0.4.6 --messages 10 --json";
+    let report = xroce(&format!("perf client 127.0.4.3 --port {port} {args}")).json();
+    assert_eq!(report["results"][0]["bandwidth"]["messages"], 20);
+}
+
 #[test]
 fn decode_errors() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,17 +11,13 @@ use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 
 use super::args::{Poll, PortArgs};
-use super::channel::Channel;
 use super::node::Node;
 use super::port::{self, Visitor};
-use super::server::{Greeting, converse_with};
+use super::server::{Conversation, converse_with};
 use crate::stop;
 
 /// Between two looks at the stop flag.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
-
-/// A conversation for a port.
-type Job = (Channel, Greeting);
 
 /// What a port tells.
 enum Event {
@@ -33,7 +29,7 @@ enum Event {
 
 /// The ports of a server.
 pub(crate) struct Hall {
-    jobs: Vec<Sender<Job>>,
+    jobs: Vec<Sender<Conversation>>,
     events: Receiver<Event>,
     /// Names of the ports.
     pub names: Vec<String>,
@@ -109,7 +105,7 @@ impl Hall {
     ///
     /// # Errors
     /// What went wrong first.
-    pub(crate) fn serve(&self, conversations: Vec<Job>) -> Result<()> {
+    pub(crate) fn serve(&self, conversations: Vec<Conversation>) -> Result<()> {
         let several = conversations.len() > 1;
         let mut running: usize = 0;
         for (job, port) in conversations.into_iter().zip(&self.jobs) {
@@ -136,7 +132,7 @@ impl Hall {
 struct PortServer {
     n: usize,
     poll: Poll,
-    jobs: Receiver<Job>,
+    jobs: Receiver<Conversation>,
     tell: Sender<Event>,
 }
 

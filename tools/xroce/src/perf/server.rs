@@ -97,30 +97,41 @@ fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()>
 }
 
 /// The other conversations of a client, if it has several ports, all in the order of its ports.
-fn gather(
+fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec<Conversation>> {
+    let mut places: Vec<Option<Conversation>> = (0..first.1.lane.count).map(|_| None).collect();
+    let result = fill(listener, ports, first, &mut places);
+    let mut all = places.into_iter().flatten();
+    if let Err(e) = result {
+        for (mut channel, _) in all.by_ref() {
+            channel.abort(&format!("{e:#}"), clock::now());
+        }
+        return Err(e);
+    }
+    Ok(all.collect())
+}
+
+/// Waits until each place has the conversation of its port.
+fn fill(
     listener: &TcpListener,
     ports: u32,
-    first: (Channel, Greeting),
-) -> Result<Vec<(Channel, Greeting)>> {
+    first: Conversation,
+    places: &mut [Option<Conversation>],
+) -> Result<()> {
     let lane = first.1.lane;
-    let mut places: Vec<Option<(Channel, Greeting)>> = (0..lane.count).map(|_| None).collect();
     let mut missing = lane.count;
     let mut next = Some(first);
     let deadline = clock::now() + HELLO;
     loop {
         if let Some((channel, greeting)) = next.take() {
-            let place = places.get_mut(greeting.lane.index as usize);
-            match place {
+            let number = greeting.lane.index;
+            match places.get_mut(number as usize) {
                 Some(place) if place.is_none() => *place = Some((channel, greeting)),
-                _ => bail!(
-                    "the client has two ports with the number {}",
-                    greeting.lane.index
-                ),
+                _ => bail!("the client has two ports with the number {number}"),
             }
             missing -= 1;
         }
         if missing == 0 {
-            return Ok(places.into_iter().flatten().collect());
+            return Ok(());
         }
         if clock::now() >= deadline {
             bail!(
@@ -133,13 +144,21 @@ fn gather(
 }
 
 /// The next conversation if it is of the same client; another client is sent away.
-fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<(Channel, Greeting)>> {
+fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Conversation>> {
     let Some(stream) = knock(listener)? else {
         std::thread::sleep(NAP);
         return Ok(None);
     };
     let mut channel = Channel::new(stream, clock::now())?;
-    let greeting = hear(&mut channel, ports)?;
+    let greeting = match hear(&mut channel, ports) {
+        Ok(greeting) => greeting,
+        Err(e) if e.is::<Interrupted>() => return Err(e),
+        // Whatever that was, it is not the fault of the client that is being served.
+        Err(e) => {
+            complain(&e.context(format!("client {}", channel.peer())));
+            return Ok(None);
+        }
+    };
     if (greeting.lane.group, greeting.lane.count) == (lane.group, lane.count) {
         return Ok(Some((channel, greeting)));
     }
@@ -282,12 +301,21 @@ fn finish(args: &ServerArgs, outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(e) if args.once || e.is::<Interrupted>() || stop::requested() => Err(e),
         Err(e) => {
-            // A server whose standard error is gone goes on serving.
-            let _ = writeln!(std::io::stderr(), "xroce: {}", one_line(&format!("{e:#}")));
+            complain(&e);
             Ok(false)
         }
         Ok(()) => Ok(args.once),
     }
+}
+
+/// The misfortune of a client, in one line.
+fn complain(error: &anyhow::Error) {
+    // A server whose standard error is gone goes on serving.
+    let _ = writeln!(
+        std::io::stderr(),
+        "xroce: {}",
+        one_line(&format!("{error:#}"))
+    );
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener> {
@@ -377,6 +405,9 @@ pub(crate) fn serve<D: Datapath>(
     }
     result
 }
+
+/// A client, or one of its ports, that has said what it wants.
+pub(crate) type Conversation = (Channel, Greeting);
 
 /// The first word of a client, checked.
 pub(crate) struct Greeting {
