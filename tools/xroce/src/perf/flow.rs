@@ -3,14 +3,14 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Failure, FailureFacts, Mr, Poller, Work};
+use xroce_engine::{Mr, Poller, Work};
 use xroce_net::datapath::Datapath;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Access;
 use xroce_proto::params::RD_ATOMIC_MAX;
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::rtt::Histogram;
-use xroce_proto::time::Instant;
+use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
@@ -18,6 +18,7 @@ use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey, Va};
 use xroce_wire::path::AddressVector;
 
 use super::args::Poll;
+use super::failed::QpFailed;
 use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
 use super::node::{Node, REAP};
 use super::plan::{Op, Plan, Repair, Shape, Step};
@@ -31,20 +32,11 @@ const QP_SHIFT: u32 = 48;
 /// Bytes that READs of one queue pair ask for at a time, if they are many: half a receive ring.
 const READ_BYTES: u32 = 1 << 20;
 
+/// Without work for so long, a core that is to be shared is offered to others.
+const SPIN: Duration = Duration::from_micros(5);
+
 /// What a peer of our own may do with our memory.
 pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
-
-/// A queue pair has failed, with all that is known about it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct QpFailed(Box<Failure>);
-
-impl QpFailed {
-    /// The same for tools.
-    pub(crate) fn facts(&self) -> FailureFacts {
-        self.0.facts()
-    }
-}
 
 /// Half of the memory of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +85,9 @@ pub(crate) struct Flow<'n, D: Datapath> {
     icrc_errors_before: u64,
     poller: Poller,
     poll: Poll,
+    /// Whether the core is offered to others without sleeping, and when there was work last.
+    offers: bool,
+    worked: Instant,
     /// What the queue pairs of steps that are over counted.
     past: Counters,
     rtt: Histogram,
@@ -199,6 +194,8 @@ impl<'n, D: Datapath> Flow<'n, D> {
             icrc_errors_before: 0,
             poller: Poller::new(poll.into()),
             poll,
+            offers: false,
+            worked: Instant::from_nanos(0),
             past: Counters::default(),
             rtt: Histogram::default(),
         })
@@ -236,18 +233,11 @@ impl<'n, D: Datapath> Flow<'n, D> {
     }
 
     /// Whether to stay awake from now on, whatever the command line says: who has to act at a time
-    /// cannot sleep until a packet comes.
+    /// cannot sleep until a packet comes. A core that is to be shared is still offered to others.
     pub(crate) fn stay_awake(&mut self, awake: bool) {
         let poll = if awake { Poll::Busy } else { self.poll };
         self.poller = Poller::new(poll.into());
-    }
-
-    /// Offers the core to others for a moment, unless it is ours alone.
-    #[inline]
-    pub(crate) fn offer_core(&self) {
-        if self.poll == Poll::Adaptive {
-            std::thread::yield_now();
-        }
+        self.offers = awake && self.poll == Poll::Adaptive;
     }
 
     /// Says where the peer is, and its memory for each queue pair; before connecting.
@@ -363,9 +353,14 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[inline]
     pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
         self.node.look(now)?;
-        self.poller
-            .step(&mut self.node.engine, now)
-            .context("the port failed")
+        let work = self.poller.step(&mut self.node.engine, now);
+        let work = work.context("the port failed")?;
+        if !work.is_idle() {
+            self.worked = now;
+        } else if self.offers && now.since(self.worked) >= SPIN {
+            std::thread::yield_now();
+        }
+        Ok(work)
     }
 
     fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
@@ -571,7 +566,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             .qps
             .iter()
             .find_map(|&qpn| self.node.engine.failure(qpn));
-        failures.map(|failure| QpFailed(failure.into()).into())
+        failures.map(|failure| QpFailed::new(failure).into())
     }
 
     #[cold]
@@ -583,7 +578,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[cold]
     fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
         match self.node.engine.failure(qpn) {
-            Some(failure) => QpFailed(failure.into()).into(),
+            Some(failure) => QpFailed::new(failure).into(),
             None => fallback.context(format!("queue pair {:#x}", qpn.value())),
         }
     }

@@ -14,6 +14,7 @@ pub(crate) mod channel;
 pub(crate) mod client;
 mod compat;
 mod congestion;
+mod failed;
 mod flow;
 pub(crate) mod gate;
 mod hall;

@@ -155,7 +155,7 @@ impl Pacer {
     }
 
     /// How long until the next message is due; `None` if there is none.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn until_due(&self, now: Instant) -> Option<Duration> {
         let due = self.next?;
         Some(Duration::from_nanos(

@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use xroce_engine::FailureFacts;
 
-use super::flow::QpFailed;
+use super::failed::QpFailed;
 use super::lane::{LaneReport, StepReport};
 use super::message::{SentData, SideCounters};
 use super::pace::{Arrivals, Found, Paced};

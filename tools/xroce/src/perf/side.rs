@@ -26,8 +26,6 @@ const STRAGGLERS: Duration = Duration::from_millis(2_000);
 const STRETCH: u64 = 4;
 /// Most messages posted before the engine is polled again (open loop).
 const BURST: u32 = 64;
-/// With the next message so far away, an open loop that shares its core offers it to others.
-const REST: Duration = Duration::from_micros(20);
 
 /// What was compared with what was sent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -546,9 +544,6 @@ fn post_due<D: Datapath>(
             flow.post(posting.step, area, qp, p.posted, true)?;
             p.posted += 1;
             now = clock::now();
-        }
-        if full == 0 && pacer.until_due(now).is_some_and(|t| t >= REST) {
-            flow.offer_core();
         }
     }
     let outstanding = progress.iter().any(|p| p.posted > p.done);
