@@ -36,6 +36,37 @@ fn wrong_arguments() {
         ),
         ("perf client h --depth 0", &["--depth"]),
         ("perf client h --qps 100000", &["--qps"]),
+        ("perf client h --qps 1,0", &["--qps"]),
+        ("perf client h --depth 4,,8", &["--depth"]),
+        ("perf client h --rate 0", &["--rate", "between 1 and 100M"]),
+        ("perf client h --rate fast", &["--rate", "50k or 1.5M"]),
+        (
+            "perf client h --rate 1k --test bw",
+            &["cannot be used with"],
+        ),
+        ("perf client h --arrivals poisson", &["--rate"]),
+        (
+            "perf client h --rate 1 --arrivals never",
+            &["fixed, poisson"],
+        ),
+        ("perf client h --warmup 2m", &["--warmup", "200ms"]),
+        ("perf client h --dev a --ring 32", &["--ring", "64..=16384"]),
+        (
+            "perf client h --format xml",
+            &["table, csv, json, perftest"],
+        ),
+        (
+            "perf client h --json --format csv",
+            &["cannot be used with"],
+        ),
+        (
+            "perf client h --dev a --queues 3-1",
+            &["--queues", "backwards"],
+        ),
+        (
+            "perf client h --queue 1 --queues 0-1",
+            &["cannot be used with"],
+        ),
         ("perf client h --messages -1", &["-1"]),
         ("perf client h --seconds 0", &["--seconds", "0.001"]),
         ("perf client h --seconds nan", &["--seconds"]),
@@ -61,6 +92,41 @@ fn wrong_arguments() {
 #[test]
 fn plans_that_cannot_be_carried_out() {
     xroce("perf client 127.0.0.1 --qps 256 --size 64m").fails(1, &["MiB", "fewer --qps"]);
+    let numbers = vec!["1"; 32].join(",");
+    let sizes = vec!["2"; 64].join(",");
+    for (args, words) in [
+        ("--rate 1k --verify", &["--rate", "leave --verify away"][..]),
+        ("--rate 1k --format perftest", &["no open loop", "--format"]),
+        ("--rx-depth 5", &["--rx-depth", "--compat"]),
+        (
+            "--local 127.0.0.1,127.0.0.2 --rate 1",
+            &["--rate must be between 1"],
+        ),
+        ("--queues 0-1", &["--queues", "--local"]),
+        (
+            "--local 127.0.0.1,127.0.0.2 --cores 0",
+            &["1 cores for 2 ports"],
+        ),
+        (
+            &format!("--op send,write,read --sizes {sizes} --qps {numbers} --depth {numbers}"),
+            &["196608 measurements, more than 10000"],
+        ),
+        ("--compat perftest --rate 1k", &["--compat", "--rate"]),
+        ("--compat perftest --warmup 1", &["--compat", "--warmup"]),
+        (
+            "--compat perftest --qps 1,2",
+            &["--compat", "--qps is one number"],
+        ),
+        ("--compat perftest --format csv", &["--format csv"]),
+        (
+            "--compat perftest --local 127.0.0.1,127.0.0.2",
+            &["--compat", "a second"],
+        ),
+    ] {
+        xroce(&format!("perf client 127.0.0.1 {args}")).fails(1, words);
+    }
+    xroce("perf server --compat perftest --local 127.0.0.1,127.0.0.2 --port 0")
+        .fails(1, &["--compat", "one port"]);
     let many = vec!["2"; 65].join(",");
     xroce(&format!("perf client 127.0.0.1 --sizes {many}")).fails(1, &["sizes", "64", "65"]);
 }
@@ -150,20 +216,20 @@ fn a_peer_that_does_not_answer() {
 /// What a fake server may answer, and what the client says to it.
 #[test]
 fn garbage_from_a_server() {
-    let huge: &[u8] = b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff";
+    let huge: &[u8] = b"XRPF\x00\x03\x00\x00\xff\xff\xff\xff";
     for (answer, words) in [
         (&b"SSH-2.0-OpenSSH_9.2p1\r\n"[..], "not xroce perf"),
         (huge, "4294967295"),
         (b"XRPF\x00\x09\x00\x00\x00\x00\x00\x00", "version 9"),
         (
-            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x02{}",
+            b"XRPF\x00\x03\x00\x00\x00\x00\x00\x02{}",
             "cannot be understood",
         ),
         (
-            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x0e{\"type\":\"bye\"}",
+            b"XRPF\x00\x03\x00\x00\x00\x00\x00\x0e{\"type\":\"bye\"}",
             "\"bye\" where \"accept\"",
         ),
-        (b"XRPF\x00\x02", "middle of a message"),
+        (b"XRPF\x00\x03", "middle of a message"),
         (b"", "closed the connection"),
     ] {
         let listener = TcpListener::bind("127.0.3.4:0").unwrap();
@@ -183,29 +249,32 @@ fn garbage_from_a_server() {
 #[test]
 fn garbage_from_clients() {
     let (server, port) = udp_server("127.0.4.1", "");
-    let hello = |gid: &str, size: &str| {
+    let hello_of = |gid: &str, size: &str, ports: u32| {
         let body = format!(
-            "{{\"type\":\"hello\",\"gid\":\"{gid}\",\"link_mtu\":1500,\"port\":\"x\",\"plan\":{{\
-             \"ops\":[\"send\"],\"tests\":[\"bw\"],\"sizes\":[{size}],\"qps\":1,\"depth\":1,\
+            "{{\"type\":\"hello\",\"gid\":\"{gid}\",\"link_mtu\":1500,\"port\":\"x\",\
+             \"lane\":{{\"group\":0,\"index\":0,\"count\":{ports}}},\"plan\":{{\
+             \"ops\":[\"send\"],\"tests\":[\"bw\"],\"sizes\":[{size}],\"qps\":[1],\"depths\":[1],\
+             \"rates\":[],\"arrivals\":\"fixed\",\"seed\":0,\"warmup_millis\":0,\"bidirectional\":false,\
              \"bw_limit\":{{\"messages\":1}},\"lat_limit\":{{\"messages\":1}},\"verify\":true,\
              \"lat_max_size\":1,\"repair\":\"selective\"}}}}"
         );
         let len = u32::try_from(body.len()).unwrap().to_be_bytes();
-        [b"XRPF\x00\x02\x00\x00", &len[..], body.as_bytes()].concat()
+        [b"XRPF\x00\x03\x00\x00", &len[..], body.as_bytes()].concat()
     };
+    let hello = |gid: &str, size: &str| hello_of(gid, size, 1);
     let then_nonsense = [hello("127.0.4.9", "64"), b"nonsense".to_vec()].concat();
     for (sent, words) in [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "not xroce perf"),
         (
-            b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff".to_vec(),
+            b"XRPF\x00\x03\x00\x00\xff\xff\xff\xff".to_vec(),
             "4294967295",
         ),
         (
-            b"XRPF\x00\x02\x00\x00\x00\x00\x00\x03{}}".to_vec(),
+            b"XRPF\x00\x03\x00\x00\x00\x00\x00\x03{}}".to_vec(),
             "cannot be understood",
         ),
         (
-            b"XRPF\x00\x02\x00\x00\x00\x01\x00\x00{".to_vec(),
+            b"XRPF\x00\x03\x00\x00\x00\x01\x00\x00{".to_vec(),
             "middle of a message",
         ),
         (b"XRPF\x00\x00\x00\x00".to_vec(), "middle of a message"),
@@ -213,6 +282,9 @@ fn garbage_from_clients() {
         (hello("::1", "64"), "::1"),
         (hello("127.0.4.9", "4000000000"), "4000000000"),
         (hello("127.0.4.9", "0"), "message size"),
+        (hello_of("127.0.4.9", "64", 0), "port number: 0 of 0"),
+        (hello_of("127.0.4.9", "64", 65), "port number: 0 of 65"),
+        (hello_of("127.0.4.9", "64", 2), "2 ports, this server 1"),
         (then_nonsense, "not xroce perf"),
         (Vec::new(), "closed the connection"),
     ] {
@@ -233,6 +305,57 @@ fn garbage_from_clients() {
         "perf client 127.0.4.1 --local 127.0.4.2 --port {port} --messages 100 --verify --json"
     );
     assert_eq!(xroce(&args).json()["results"][0]["mismatches"], 0);
+}
+
+/// A client with two ports of which one comes, and others meanwhile.
+#[test]
+fn a_client_whose_ports_do_not_all_come() {
+    let addresses = "127.0.4.3,127.0.4.4";
+    let (server, port) = common::server(command(&format!(
+        "perf server --local {addresses} --bind 127.0.4.3 --port 0"
+    )));
+    let hello = |group: u32, index: u32| {
+        let body = format!(
+            "{{\"type\":\"hello\",\"gid\":\"127.0.4.9\",\"link_mtu\":1500,\"port\":\"x\",\
+             \"lane\":{{\"group\":{group},\"index\":{index},\"count\":2}},\"plan\":{{\
+             \"ops\":[\"send\"],\"tests\":[\"bw\"],\"sizes\":[64],\"qps\":[1],\"depths\":[1],\
+             \"rates\":[],\"arrivals\":\"fixed\",\"seed\":0,\"warmup_millis\":0,\
+             \"bidirectional\":false,\"bw_limit\":{{\"messages\":1}},\
+             \"lat_limit\":{{\"messages\":1}},\"verify\":true,\"lat_max_size\":1,\
+             \"repair\":\"adaptive\"}}}}"
+        );
+        let len = u32::try_from(body.len()).unwrap().to_be_bytes();
+        let mut stream = TcpStream::connect(("127.0.4.3", port)).unwrap();
+        stream
+            .write_all(&[b"XRPF\x00\x03\x00\x00", &len[..], body.as_bytes()].concat())
+            .unwrap();
+        stream
+    };
+    let said = |mut stream: TcpStream| {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let first = hello(1, 0);
+    // Somebody else is sent away, garbage is passed over, and the rest is waited for.
+    assert!(said(hello(2, 1)).contains("another client"));
+    let mut garbage = TcpStream::connect(("127.0.4.3", port)).unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(server.err_line().contains("not xroce perf"));
+    let line = server.err_line();
+    assert!(
+        line.contains("1 of the client's 2 ports did not come"),
+        "{line}"
+    );
+    assert!(said(first).contains("did not come"));
+    // The same port twice.
+    let twice = [hello(3, 1), hello(3, 1)];
+    let line = server.err_line();
+    assert!(line.contains("two ports with the number 1"), "{line}");
+    drop(twice);
+    let args = "--local 127.0.4.5,127.0.4.6 --messages 10 --json";
+    let report = xroce(&format!("perf client 127.0.4.3 --port {port} {args}")).json();
+    assert_eq!(report["results"][0]["bandwidth"]["messages"], 20);
 }
 
 #[test]

@@ -217,8 +217,15 @@ fn what_the_other_program_does_not_have() {
     }
     client("qperf").fails(2, &["perftest, pingpong"]);
     xroce("perf client h --rx-depth 1").fails(1, &["--rx-depth", "--compat"]);
-    xroce("perf client h --bidirectional").fails(1, &["--bidirectional", "--compat"]);
-    for option in ["--op send", "--size 4k", "--json", "--qps 1", "--timeout 1"] {
+    for option in [
+        "--op send",
+        "--size 4k",
+        "--json",
+        "--format csv",
+        "--qps 1",
+        "--timeout 1",
+        "--bidirectional",
+    ] {
         let name = option.split(' ').next().unwrap();
         xroce(&format!("perf server {option}")).fails(1, &[name, "--compat"]);
     }

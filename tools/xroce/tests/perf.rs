@@ -169,7 +169,10 @@ fn frames_with_a_vlan_tag_on_veth() {
             if received {
                 check_rows(&done.json(), 3);
             } else {
-                done.fails(1, &["RetryExcErr", "nothing ever came back"]);
+                let failure = &done.failure()["failure"];
+                assert_eq!(failure["status"], "RetryExcErr", "{failure}");
+                assert_eq!(failure["silent_ns"], serde_json::Value::Null, "{failure}");
+                assert!(done.err.contains("nothing ever came back"), "{done:#?}");
             }
         }
     }
@@ -209,11 +212,12 @@ fn path_mtu_too_large_on_veth() {
             pair.b.ifname(),
             "--messages",
             "10",
-            "--json",
         ]);
-        if !mtu.is_empty() {
-            client.args(["--mtu", mtu]);
-        }
+        client.args(if mtu.is_empty() {
+            ["--format", "json"]
+        } else {
+            ["--mtu", mtu]
+        });
         Running::start(client).finish()
     };
     let words = ["4096", "4192", "1500", "this side's", "--mtu 1024"];

@@ -20,6 +20,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::perf::report::{Report, rate};
+use crate::perf::show;
 use crate::stop;
 use child::{Child, Line};
 use stage::Stage;
@@ -186,7 +187,7 @@ fn summary(report: &Report) -> String {
         report.server,
         report.server_port,
         report.path_mtu,
-        report.table(),
+        show::table(report, false),
         rate_of(verified),
         report.mismatches(),
     )

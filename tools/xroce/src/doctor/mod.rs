@@ -85,7 +85,7 @@ impl DoctorArgs {
     fn port(&self) -> PortArgs {
         let mut args = self.port_args.clone();
         if let Some(addr) = self.udp {
-            (args.backend, args.local) = (Some(Backend::Udp), Some(addr));
+            (args.backend, args.local) = (Some(Backend::Udp), vec![addr]);
         }
         args
     }
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<()> {
 fn connects(args: &DoctorArgs, port: &PortArgs, host: &str) -> Result<Report> {
     let mut channel = Channel::new(connect(host)?, clock::now())?;
     let mut report = None;
-    let local = port.local.unwrap_or_else(|| channel.local());
+    let local = port.address().unwrap_or_else(|| channel.local());
     let near = NearVisitor {
         channel: &mut channel,
         class: args.class(),
@@ -253,7 +253,7 @@ fn listens(port: &PortArgs, args: &DoctorArgs, out: &mut dyn Write) -> Result<Re
     }
     let mut channel = Channel::new(accept(&listener)?, clock::now())?;
     let mut report = None;
-    let local = port.local.unwrap_or_else(|| channel.local());
+    let local = port.address().unwrap_or_else(|| channel.local());
     let far = FarVisitor {
         channel: &mut channel,
         listener: &listener,

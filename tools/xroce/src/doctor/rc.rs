@@ -10,8 +10,11 @@ use xroce_proto::time::Duration;
 use super::facts::Rates;
 use crate::perf::args::Poll;
 use crate::perf::channel::Channel;
-use crate::perf::client::Session;
+use crate::perf::gate::Gate;
+use crate::perf::lane::Session;
+use crate::perf::message::Lane;
 use crate::perf::node::Node;
+use crate::perf::pace::Arrivals;
 use crate::perf::plan::{Limit, Op, Plan, Repair, Test};
 use crate::perf::report::Report;
 use crate::perf::server;
@@ -36,8 +39,13 @@ fn plan(verify: bool) -> Plan {
         ops: vec![Op::Write],
         tests: vec![Test::Bw, Test::Lat],
         sizes: vec![SMALL, LARGE],
-        qps: 1,
-        depth: DEPTH,
+        qps: vec![1],
+        depths: vec![DEPTH],
+        rates: Vec::new(),
+        arrivals: Arrivals::Fixed,
+        seed: 0,
+        warmup_millis: 0,
+        bidirectional: false,
         bw_limit: Limit::Millis(MILLIS),
         lat_limit: Limit::Millis(MILLIS),
         verify,
@@ -61,16 +69,20 @@ pub(crate) fn measure<D: Datapath>(
     let patience = std::time::Duration::from_nanos(PATIENCE.as_nanos());
     let stream = TcpStream::connect_timeout(&to, patience).context("second connection")?;
     let mut channel = Channel::new(stream, clock::now())?;
+    let plan = plan(verify);
     let mut session = Session {
-        plan: &plan(verify),
+        plan: &plan,
         channel: &mut channel,
+        lane: Lane::ONLY,
+        gate: &Gate::new(1),
         mtu: Some(mtu),
         timeout: PATIENCE,
         poll,
         stats: false,
         progress: false,
     };
-    Ok(rates(&session.run(node)?))
+    let lane = session.run(node)?;
+    Ok(rates(&Report::of(&plan, &[lane])))
 }
 
 /// Answers the other side's [`measure`].

@@ -7,6 +7,11 @@ use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
 use super::congestion::CongestionArgs;
+use super::pace::Arrivals;
+use super::parse::{
+    Numbers, NumbersParser, Rates, RatesParser, Sizes, SizesParser, parse_mtu, parse_seconds,
+    parse_warmup,
+};
 use super::plan::{self, Limit, Op, Plan, Repair, Test};
 
 /// TCP port of the side channel unless told otherwise.
@@ -15,6 +20,13 @@ pub(crate) const DEFAULT_PORT: u16 = 18_715;
 const COMPAT_PORT: u16 = 18_515;
 /// Milliseconds per measurement unless told otherwise.
 const DEFAULT_MILLIS: u64 = 2_000;
+
+/// Receive chunks of an AF_XDP port. A queue pair has up to 256 packets in flight, and one of path
+/// MTU 4096 takes two chunks: with fewer, a receiver that loses its core for a moment loses
+/// packets.
+pub(crate) const RING: u32 = 1024;
+/// Longest warm-up unless told otherwise, in milliseconds.
+const MAX_USUAL_WARMUP: u64 = 500;
 
 /// How to have another program as the peer.
 const COMPAT_HELP: &str = "\
@@ -99,18 +111,24 @@ pub(crate) struct PortArgs {
     /// How frames come and go [default: xdp with --dev, else udp]
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// Network interface
+    /// Network interface (perf: or several, separated by commas)
     #[arg(long, value_name = "IF")]
     pub dev: Option<String>,
     /// Queue of the interface (xdp)
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub queue: u32,
+    /// Frames that the receive ring holds (xdp), a power of two: more absorb longer bursts, and cost
+    /// cache
+    #[arg(long, default_value_t = RING, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(64..=16_384))]
+    pub ring: u32,
     /// Where the XDP program runs
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: XdpMode,
-    /// RoCE address of this side [default: that of --dev, or the one the side channel uses]
-    #[arg(long, value_name = "ADDR")]
-    pub local: Option<IpAddr>,
+    /// RoCE address of this side (perf: or several, separated by commas, one for each port)
+    /// [default: that of --dev, or the one the side channel uses]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',')]
+    pub local: Vec<IpAddr>,
     /// Tag frames with this VLAN id (xdp) [default: that of --dev, if it is a VLAN interface]; the
     /// addresses and neighbours are those of --dev
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
@@ -154,6 +172,36 @@ impl PortArgs {
         };
         self.backend.unwrap_or(fitting)
     }
+
+    /// The address that was asked for.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.local.first().copied()
+    }
+}
+
+/// Several ports of one process, each with an engine and a thread of its own.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SeveralArgs {
+    /// Queues of the interface (xdp), like 0-3 or 0,2: one port for each, and for each --dev
+    #[arg(long, value_name = "LIST", value_parser = NumbersParser, conflicts_with = "queue")]
+    pub queues: Option<Numbers>,
+    /// Cores to run on, one for each port
+    #[arg(long, value_name = "LIST", value_parser = NumbersParser, conflicts_with = "core")]
+    pub cores: Option<Numbers>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// A line for each measurement, and one with the names before.
+    Csv,
+    /// One object with stable names.
+    Json,
+    /// The columns of perftest.
+    Perftest,
 }
 
 /// `xroce perf server`.
@@ -161,6 +209,8 @@ impl PortArgs {
 pub(crate) struct ServerArgs {
     #[command(flatten)]
     pub port_args: PortArgs,
+    #[command(flatten)]
+    pub several: SeveralArgs,
     /// Address to listen on for clients [default: all]
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<IpAddr>,
@@ -220,25 +270,27 @@ pub(crate) struct TestArgs {
     /// Bandwidth or latency, or both separated by a comma [default: bw]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub test: Vec<Test>,
-    /// Message size in bytes, like 64, 4k, 1m [default: 64k, for latency 2, for pingpong 4k]
+    /// Message size in bytes, like 64, 4k, 1m [default: 64k, for latency 2, with --rate 64, for
+    /// pingpong 4k]
     #[arg(long, value_parser = plan::parse_size, value_name = "N")]
     pub size: Option<u32>,
     /// Several message sizes: a list separated by commas, or "all" for 2 B to 1 MB (perftest: only
     /// "all", its -a, for 2 B to 8 MB)
     #[arg(long, value_parser = SizesParser, value_name = "LIST", conflicts_with = "size")]
     pub sizes: Option<Sizes>,
-    /// Outstanding messages per queue pair (bandwidth) [default: 64, perftest 128]
-    #[arg(long, value_name = "N",
+    /// Outstanding messages per queue pair (bandwidth, --rate): a list separated by commas [default:
+    /// 64, perftest 128]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_DEPTH)))]
-    pub depth: Option<u32>,
+    pub depth: Vec<u32>,
     /// Receives kept posted per queue pair (only with --compat) [default: 512, pingpong 500]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_RX_DEPTH)))]
     pub rx_depth: Option<u32>,
-    /// Queue pairs (bandwidth) [default: 1]
-    #[arg(long, value_name = "N",
+    /// Queue pairs of each port (bandwidth, --rate): a list separated by commas [default: 1]
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=i64::from(plan::MAX_QPS)))]
-    pub qps: Option<u32>,
+    pub qps: Vec<u32>,
     /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: the largest both links carry, for pingpong
     /// 1024]
     #[arg(long, value_name = "BYTES", value_parser = parse_mtu)]
@@ -247,7 +299,7 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=plan::MAX_MESSAGES))]
     pub messages: Option<u64>,
-    /// Both sides send (perftest bandwidth)
+    /// Both sides send (bandwidth, --rate)
     #[arg(long)]
     pub bidirectional: bool,
     /// How losses are repaired; "selective" needs xroce on both sides, "adaptive" suits every peer
@@ -256,7 +308,10 @@ pub(crate) struct TestArgs {
     /// Compare every message with what was sent, on the far side too
     #[arg(long)]
     pub verify: bool,
-    /// Print one JSON object instead of a table
+    /// How to print results [default: table]
+    #[arg(long, value_enum, conflicts_with = "json")]
+    pub format: Option<Format>,
+    /// Print one JSON object: the same as --format json
     #[arg(long)]
     pub json: bool,
     /// Print every counter of this side too (docs/counters.md; not with --compat)
@@ -275,26 +330,28 @@ impl TestArgs {
             ("--test", !self.test.is_empty()),
             ("--size", self.size.is_some()),
             ("--sizes", self.sizes.is_some()),
-            ("--depth", self.depth.is_some()),
+            ("--depth", !self.depth.is_empty()),
             ("--rx-depth", self.rx_depth.is_some()),
-            ("--qps", self.qps.is_some()),
+            ("--qps", !self.qps.is_empty()),
             ("--mtu", self.mtu.is_some()),
             ("--messages", self.messages.is_some()),
             ("--bidirectional", self.bidirectional),
             ("--verify", self.verify),
             ("--json", self.json),
+            ("--format", self.format.is_some()),
             ("--timeout", self.timeout.is_some()),
         ];
         given.iter().find(|(_, is)| *is).map(|(name, _)| *name)
     }
 
-    /// The first option given that only another program as the peer gives a meaning.
-    pub(crate) fn only_compat(&self) -> Option<&'static str> {
-        let given = [
-            ("--rx-depth", self.rx_depth.is_some()),
-            ("--bidirectional", self.bidirectional),
-        ];
-        given.iter().find(|(_, is)| *is).map(|(name, _)| *name)
+    /// How to print results.
+    pub(crate) fn format(&self) -> Format {
+        let usual = if self.json {
+            Format::Json
+        } else {
+            Format::Table
+        };
+        self.format.unwrap_or(usual)
     }
 
     /// TCP port unless told otherwise.
@@ -320,6 +377,8 @@ pub(crate) struct ClientArgs {
     pub server: String,
     #[command(flatten)]
     pub port_args: PortArgs,
+    #[command(flatten)]
+    pub several: SeveralArgs,
     /// TCP port of the server [default: 18715, with --compat 18515]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
@@ -328,6 +387,23 @@ pub(crate) struct ClientArgs {
     /// Seconds per measurement [default: 2]
     #[arg(long, value_name = "S", value_parser = parse_seconds, conflicts_with = "messages")]
     pub seconds: Option<u64>,
+    /// Seconds before each measurement that do not count, like 0.2 or 200ms [default: a tenth of
+    /// --seconds, at most half a second; with --messages none]
+    #[arg(long, value_name = "S", value_parser = parse_warmup)]
+    pub warmup: Option<u64>,
+    /// Open loop: messages a second, like 50k or 1.5M, or a list. They leave when they are due,
+    /// whatever becomes of those before, and latency counts from when they were due
+    #[arg(long, value_name = "LIST", value_parser = RatesParser, conflicts_with = "test")]
+    pub rate: Option<Rates>,
+    /// How messages of an open loop follow each other
+    #[arg(long, value_enum, default_value_t, requires = "rate")]
+    pub arrivals: Arrivals,
+    /// Where the chance of --arrivals poisson starts [default: another each time]
+    #[arg(long, value_name = "N", requires = "rate")]
+    pub seed: Option<u64>,
+    /// Write the distribution of latencies to a file, as HdrHistogram's tools do
+    #[arg(long, value_name = "FILE")]
+    pub histogram: Option<std::path::PathBuf>,
     /// Print a line of JSON on standard error for each finished measurement
     #[arg(long, hide = true)]
     pub progress_json: bool,
@@ -343,12 +419,21 @@ impl ClientArgs {
     /// What was asked for, not yet checked.
     pub(crate) fn plan(&self) -> Plan {
         let test = &self.what;
-        let tests = if test.test.is_empty() {
-            vec![Test::Bw]
-        } else {
-            test.test.clone()
+        let rates = self.rate.as_ref().map(|r| r.0.clone()).unwrap_or_default();
+        let tests = match (test.test.as_slice(), rates.as_slice()) {
+            (_, [_, ..]) => vec![Test::Open],
+            ([], _) => vec![Test::Bw],
+            (given, _) => given.to_vec(),
         };
-        let default_size = if tests == [Test::Lat] { 2 } else { 64 << 10 };
+        let or_else = |given: &[u32], usual| match given {
+            [] => vec![usual],
+            given => given.to_vec(),
+        };
+        let default_size = match tests.as_slice() {
+            [Test::Lat] => 2,
+            [Test::Open] => 64,
+            _ => 64 << 10,
+        };
         let sizes = match (&test.sizes, test.size) {
             (Some(list), _) => list.list(plan::OWN_SIZES),
             (None, size) => vec![size.unwrap_or(default_size)],
@@ -363,8 +448,16 @@ impl ClientArgs {
             },
             tests,
             sizes,
-            qps: test.qps.unwrap_or(1),
-            depth: test.depth.unwrap_or(64),
+            qps: or_else(&test.qps, 1),
+            depths: or_else(&test.depth, 64),
+            rates,
+            arrivals: self.arrivals,
+            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
+            warmup_millis: self.warmup.unwrap_or_else(|| match limit {
+                Limit::Millis(ms) => (ms / 10).min(MAX_USUAL_WARMUP),
+                Limit::Messages(_) => 0,
+            }),
+            bidirectional: test.bidirectional,
             bw_limit: limit,
             lat_limit: self.latency_seconds.map_or(limit, Limit::Millis),
             verify: test.verify,
@@ -435,86 +528,4 @@ pub(crate) struct RawArgs {
     /// End when the parent process, which has this number, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<i32>,
-}
-
-/// Message sizes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Sizes {
-    /// Powers of two from 2 up.
-    All,
-    /// These.
-    List(Vec<u32>),
-}
-
-impl Sizes {
-    /// The sizes in bytes; "all" means this many powers of two.
-    pub(crate) fn list(&self, all: u32) -> Vec<u32> {
-        match self {
-            Self::All => (1..=all).map(|n| 1 << n).collect(),
-            Self::List(list) => list.clone(),
-        }
-    }
-}
-
-/// Turns a list into [`Sizes`]; a type of its own since clap takes a plain `Vec` for an option
-/// that may be repeated.
-#[derive(Clone, Debug)]
-struct SizesParser;
-
-impl clap::builder::TypedValueParser for SizesParser {
-    type Value = Sizes;
-
-    fn parse_ref(
-        &self,
-        cmd: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<Sizes, clap::Error> {
-        clap::builder::TypedValueParser::parse_ref(&parse_sizes, cmd, arg, value)
-    }
-}
-
-fn parse_sizes(text: &str) -> Result<Sizes, String> {
-    if text.trim() == "all" {
-        return Ok(Sizes::All);
-    }
-    let list: Result<_, _> = text.split(',').map(plan::parse_size).collect();
-    Ok(Sizes::List(list?))
-}
-
-fn parse_mtu(text: &str) -> Result<u32, String> {
-    let mtu = text.parse::<u32>().ok();
-    mtu.filter(|m| matches!(m, 256 | 512 | 1024 | 2048 | 4096))
-        .ok_or_else(|| "a path MTU is one of 256, 512, 1024, 2048, 4096".to_owned())
-}
-
-/// Seconds, with a fraction, to milliseconds.
-fn parse_seconds(text: &str) -> Result<u64, String> {
-    let seconds: f64 = text
-        .parse()
-        .map_err(|_| "not a number of seconds".to_owned())?;
-    #[allow(clippy::cast_precision_loss, reason = "3.6 million is exact in f64")]
-    let max = plan::MAX_MILLIS as f64 / 1e3;
-    if !(0.001..=max).contains(&seconds) {
-        return Err(format!("between 0.001 and {max} seconds"));
-    }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked to lie in 0.001 ..= 3600"
-    )]
-    Ok((seconds * 1e3).round() as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_parse() {
-        assert_eq!(parse_sizes("2,1k"), Ok(Sizes::List(vec![2, 1024])));
-        let all = parse_sizes("all").unwrap().list(20);
-        assert_eq!((all.len(), all[0], all[19]), (20, 2, 1 << 20));
-        assert!(parse_sizes("2,,4").is_err());
-    }
 }

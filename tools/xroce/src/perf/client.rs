@@ -1,7 +1,8 @@
 //! `xroce perf client`: decides what is measured, measures, reports.
 
-use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,60 +11,252 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
-use super::args::{ClientArgs, Compat, Poll};
-use super::channel::{Channel, ChannelError, SILENCE};
+use super::args::{ClientArgs, Compat, Format};
+use super::channel::{Channel, ChannelError};
 use super::compat::{self, Job};
-use super::flow::Flow;
-use super::message::{Message, RemoteMemory, check_gid, one_line};
+use super::gate::{Gate, OtherFailed};
+use super::lane::{LaneReport, Session};
+use super::message::{Lane, one_line};
 use super::node::Node;
-use super::pattern::Pattern;
-use super::plan::Plan;
+use super::plan::{Plan, Test};
 use super::port::{self, Visitor};
-use super::report::{Report, SCHEMA};
-use super::talk::{Talk, listen_only, unexpected};
-use super::traffic::Run;
-use crate::stop;
+use super::ports::ports;
+use super::report::{Failed, Report};
+use super::show;
+use crate::stop::{self, Interrupted};
 
 /// A refused or unanswered connection attempt is given up after this long, so that Ctrl-C works.
 const ATTEMPT: StdDuration = StdDuration::from_millis(500);
+/// Measurements that take longer are announced, in milliseconds.
+const LONG: u64 = 60_000;
+/// The same where only the number is known.
+const MANY: usize = 100;
 
 /// Runs the command.
 ///
 /// # Errors
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
+    let all = ports(&args.port_args, &args.several)?;
     if let Some(job) = Job::new(&args.what)? {
-        if args.seconds.is_some() {
-            bail!("--compat counts messages: use --messages instead of --seconds");
-        }
+        only_own(args, all.len())?;
         port::check(&args.port_args)?;
         let stream = connect(args)?;
         return compat::client(&job, &args.port_args, stream, out);
     }
-    if let Some(option) = args.what.only_compat() {
-        bail!("{option} goes only with --compat");
+    if args.what.rx_depth.is_some() {
+        bail!("--rx-depth goes only with --compat");
     }
     let plan = args.plan();
     plan.check()?;
-    port::check(&args.port_args)?;
-    let mut channel = Channel::new(connect(args)?, clock::now())?;
+    if args.what.format() == Format::Perftest && plan.tests.contains(&Test::Open) {
+        bail!("perftest has no open loop, and no columns for it: use another --format with --rate");
+    }
+    let shares = shares(&plan, all.len())?;
+    for port in &all {
+        port::check(port)?;
+    }
+    announce(&plan);
+    let result = measure(args, &all, &shares).and_then(|lanes| {
+        let report = Report::of(&plan, &lanes);
+        if let Some(file) = &args.histogram {
+            let open = File::create(file);
+            let written = open.and_then(|f| show::histograms(&lanes, &mut BufWriter::new(f)));
+            written.with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(report)
+    });
+    match result {
+        Ok(report) => {
+            print(args.what.format(), &report, out)?;
+            mismatches(&report)
+        }
+        Err(e) => {
+            if args.what.format() == Format::Json && !e.is::<Interrupted>() {
+                let failed = serde_json::to_string(&Failed::of(&e))?;
+                writeln!(out, "{failed}").context("cannot write the results")?;
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Options that another program as the peer has nothing for.
+fn only_own(args: &ClientArgs, ports: usize) -> Result<()> {
+    if args.seconds.is_some() {
+        bail!("--compat counts messages: use --messages instead of --seconds");
+    }
+    for (given, option) in [
+        (args.rate.is_some(), "--rate"),
+        (args.warmup.is_some(), "--warmup"),
+        (args.histogram.is_some(), "--histogram"),
+        (ports > 1, "a second interface, queue or address"),
+    ] {
+        if given {
+            bail!("--compat: the peer has no such thing: leave {option} away");
+        }
+    }
+    Ok(())
+}
+
+/// The plan of each port: rates are those of all ports together, and chance is of each its own.
+fn shares(plan: &Plan, ports: usize) -> Result<Vec<Plan>> {
+    let count = ports as u64;
+    let share = |index: u64| Plan {
+        rates: plan
+            .rates
+            .iter()
+            .map(|rate| (rate + index) / count)
+            .collect(),
+        // Client and server of a port take one each.
+        seed: plan.seed.wrapping_add(2 * index),
+        ..plan.clone()
+    };
+    let all: Vec<Plan> = (0..count).map(share).collect();
+    for plan in &all {
+        plan.check()?;
+    }
+    Ok(all)
+}
+
+/// Says how long it will take, if that is long.
+fn announce(plan: &Plan) {
+    let (millis, is_known) = plan.estimate();
+    let steps = plan.steps().count();
+    // Whoever asks for one knows.
+    let text = if steps > 1 && millis >= LONG {
+        let more = if is_known { "" } else { " and more" };
+        let seconds = millis.div_ceil(1000);
+        format!(
+            "{steps} measurements, about {} min {} s{more}",
+            seconds / 60,
+            seconds % 60
+        )
+    } else if !is_known && steps >= MANY {
+        format!("{steps} measurements")
+    } else {
+        return;
+    };
+    // The results go to standard output, whoever reads this or not.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// One port after another is connected; then all measure at the same time, each in a thread.
+fn measure(
+    args: &ClientArgs,
+    ports: &[super::args::PortArgs],
+    plans: &[Plan],
+) -> Result<Vec<LaneReport>> {
+    let gate = Gate::new(ports.len() as u64);
+    let count = u32::try_from(ports.len()).unwrap_or(u32::MAX);
+    let group = fastrand::u64(..);
+    let mut channels = Vec::with_capacity(ports.len());
+    for _ in ports {
+        channels.push(Channel::new(connect(args)?, clock::now())?);
+    }
+    let results: Vec<Result<LaneReport>> = std::thread::scope(|scope| {
+        let lanes = (0..).zip(ports.iter().zip(plans)).zip(channels);
+        let start = |((index, (port, plan)), mut channel): ((u32, _), Channel)| {
+            let gate = &gate;
+            let lane = Lane {
+                group,
+                index,
+                count,
+            };
+            scope.spawn(move || {
+                let result = one_port(args, port, plan, lane, &mut channel, gate);
+                if result.is_err() {
+                    gate.fail();
+                }
+                result
+            })
+        };
+        let threads: Vec<_> = lanes.map(start).collect();
+        let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
+            t.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    one_error(results)
+}
+
+/// All results, or the error that came first: others only followed from it.
+fn one_error(results: Vec<Result<LaneReport>>) -> Result<Vec<LaneReport>> {
+    let several = results.len() > 1;
+    let mut lanes = Vec::with_capacity(results.len());
+    let mut worst: Option<(u8, anyhow::Error)> = None;
+    for (n, result) in results.into_iter().enumerate() {
+        match result {
+            Ok(lane) => lanes.push(lane),
+            Err(e) => {
+                let rank = if e.chain().any(|c| c.is::<OtherFailed>()) {
+                    0
+                } else if e.chain().any(|c| c.is::<ChannelError>()) {
+                    1
+                } else {
+                    2
+                };
+                let e = if several {
+                    e.context(format!("port {n}"))
+                } else {
+                    e
+                };
+                if worst.as_ref().is_none_or(|(r, _)| rank > *r) {
+                    worst = Some((rank, e));
+                }
+            }
+        }
+    }
+    match worst {
+        None => Ok(lanes),
+        Some((_, e)) => Err(e),
+    }
+}
+
+/// Opens a port and measures on it.
+fn one_port(
+    args: &ClientArgs,
+    port: &super::args::PortArgs,
+    plan: &Plan,
+    lane: Lane,
+    channel: &mut Channel,
+    gate: &Gate,
+) -> Result<LaneReport> {
+    let near = channel.local();
+    let mut report = None;
     port::open(
-        &args.port_args,
-        Some(channel.local()),
+        port,
+        Some(near),
         Client {
             session: Session {
-                plan: &plan,
-                channel: &mut channel,
+                plan,
+                channel,
+                lane,
+                gate,
                 mtu: args.what.mtu,
                 timeout: Duration::from_millis(args.what.timeout()),
-                poll: args.port_args.poll,
+                poll: port.poll,
                 stats: args.what.stats,
-                progress: args.progress_json,
+                progress: args.progress_json && lane.index == 0,
             },
-            json: args.what.json,
-            out,
+            report: &mut report,
         },
-    )
+    )?;
+    report.ok_or_else(|| anyhow!("the port was not used"))
+}
+
+/// The rest of the work of a port, for whichever it turns out to be.
+struct Client<'a> {
+    session: Session<'a>,
+    report: &'a mut Option<LaneReport>,
+}
+
+impl Visitor for Client<'_> {
+    fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
+        *self.report = Some(self.session.run(&mut node)?);
+        Ok(())
+    }
 }
 
 /// Opens the side channel.
@@ -106,177 +299,28 @@ fn connect(args: &ClientArgs) -> Result<TcpStream> {
     })
 }
 
-/// The rest of the work, for whichever port it turns out to be.
-struct Client<'a> {
-    session: Session<'a>,
-    json: bool,
-    out: &'a mut dyn Write,
-}
-
-impl Visitor for Client<'_> {
-    fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
-        let report = self.session.run(&mut node)?;
-        self.print(&report)?;
-        match report.mismatches() {
-            0 => Ok(()),
-            n => {
-                let first = report
-                    .results
-                    .iter()
-                    .find_map(|r| r.first_mismatch.as_deref());
-                bail!(
-                    "{n} messages were not what was sent: {}",
-                    first.unwrap_or("no details")
-                )
-            }
-        }
-    }
-}
-
-/// A measurement against a server that was connected to.
-pub(crate) struct Session<'a> {
-    /// What to measure.
-    pub plan: &'a Plan,
-    /// The way to the server.
-    pub channel: &'a mut Channel,
-    /// Path MTU, if it is not to be the largest that both links carry.
-    pub mtu: Option<u32>,
-    /// How long the server may take to answer the first word.
-    pub timeout: Duration,
-    /// What to do when there is nothing to do.
-    pub poll: Poll,
-    /// Whether the report has every counter.
-    pub stats: bool,
-    /// Whether each finished step is told of on standard error.
-    pub progress: bool,
-}
-
-impl Session<'_> {
-    /// Measures; the server is told if this side gives up.
-    ///
-    /// # Errors
-    /// The conversation, the port or the queue pairs failed.
-    pub(crate) fn run<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
-        let result = self.measure(node);
-        if let Err(e) = &result {
-            self.channel.abort(&format!("{e:#}"), clock::now());
-        }
-        result
-    }
-
-    fn measure<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<Report> {
-        let own_mtu = own_path_mtu(node, self.mtu)?;
-        let (server, server_port, path_mtu) = self.introduce(node, own_mtu)?;
-        let gid = check_gid(server, node.local())?;
-        let mut report = Report {
-            schema: SCHEMA,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            client_port: node.port_name().to_owned(),
-            server_port,
-            client: node.local().to_string(),
-            server: gid.to_string(),
-            path_mtu: u32::try_from(path_mtu.bytes()).unwrap_or(0),
-            verify: self.plan.verify,
-            results: Vec::new(),
-            stats: None,
-        };
-        let path = node.path(gid)?;
-        let mut flow = Flow::new(node, self.plan, self.poll)?;
-        let memory = self.exchange_memory(&flow, report.path_mtu)?;
-        flow.set_remote(memory, path_mtu, path);
-        let pattern = Pattern::new(self.plan.sizes.iter().copied().max().unwrap_or(0));
-        let mut talk = Talk::new(flow, self.channel);
-        for (index, step) in (0..).zip(self.plan.steps()) {
-            let outcome = Run::step(&mut talk, &pattern, self.plan, index, step)
-                .with_context(|| step.to_string())?;
-            let counters = talk.flow.counters();
-            report.add(step, self.plan.shape(step), &outcome, counters);
-            talk.flow.end_step();
-            if self.progress {
-                progress(&step, &report);
-            }
-        }
-        talk.say(&Message::Bye {})?;
-        report.stats = self.stats.then(|| talk.flow.stats());
-        Ok(report)
-    }
-
-    /// Says hello and agrees on the path MTU.
-    fn introduce<D: Datapath>(
-        &mut self,
-        node: &Node<D>,
-        own: PathMtu,
-    ) -> Result<(IpAddr, String, PathMtu)> {
-        let now = clock::now();
-        self.channel.send(
-            &Message::Hello {
-                plan: self.plan.clone(),
-                gid: node.local(),
-                link_mtu: u32::try_from(node.link_mtu()).unwrap_or(u32::MAX),
-                port: node.port_name().to_owned(),
-            },
-            now,
-        )?;
-        let reply = listen_only(self.channel, self.timeout).map_err(|e| match e.downcast() {
-            Ok(ChannelError::Silent(time)) => anyhow!(
-                "{} accepts connections but does not answer within {time}: it may be serving \
-                 another client (try again), or it is not an xroce perf server",
-                self.channel.peer()
-            ),
-            Ok(e) => e.into(),
-            Err(e) => e,
-        })?;
-        let (gid, link_mtu, port) = match reply {
-            Message::Accept {
-                gid,
-                link_mtu,
-                port,
-            } => (gid, link_mtu, one_line(&port)),
-            other => return Err(unexpected(&other, "accept")),
-        };
-        let theirs = PathMtu::for_link_mtu(link_mtu as usize);
-        let mtu = match theirs {
-            Some(theirs) if own <= theirs => own,
-            Some(theirs) if self.mtu.is_none() => theirs,
-            _ => return Err(too_large(own, link_mtu as usize, "the server's", &port)),
-        };
-        Ok((gid, port, mtu))
-    }
-
-    fn exchange_memory<D: Datapath>(
-        &mut self,
-        flow: &Flow<'_, D>,
-        path_mtu: u32,
-    ) -> Result<RemoteMemory> {
-        let memory = flow.memory();
-        self.channel
-            .send(&Message::Connect { path_mtu, memory }, clock::now())?;
-        match listen_only(self.channel, SILENCE)? {
-            Message::Connected { memory: theirs } => Ok(theirs.check(memory.len)?),
-            other => Err(unexpected(&other, "connected")),
-        }
-    }
-}
-
-impl Client<'_> {
-    fn print(&mut self, report: &Report) -> Result<()> {
-        let text = if self.json {
-            serde_json::to_string(report)?
-        } else {
-            let stats = report.stats.as_ref().map(|s| format!("\n{}", s.table()));
-            format!(
-                "{} ({}) -> {} ({}), path MTU {}\n{}{}",
-                report.client,
-                report.client_port,
-                report.server,
-                report.server_port,
-                report.path_mtu,
-                report.table(),
-                stats.unwrap_or_default()
+fn mismatches(report: &Report) -> Result<()> {
+    match report.mismatches() {
+        0 => Ok(()),
+        n => {
+            let mut firsts = report.results.iter();
+            let first = firsts.find_map(|r| r.first_mismatch.as_deref());
+            bail!(
+                "{n} messages were not what was sent: {}",
+                first.unwrap_or("no details")
             )
-        };
-        writeln!(self.out, "{text}").context("cannot write the results")
+        }
     }
+}
+
+fn print(format: Format, report: &Report, out: &mut dyn Write) -> Result<()> {
+    let text = match format {
+        Format::Json => serde_json::to_string(report)?,
+        Format::Csv => show::csv(report),
+        Format::Perftest => show::perftest(report),
+        Format::Table => show::people(report),
+    };
+    writeln!(out, "{text}").context("cannot write the results")
 }
 
 /// The path MTU that was asked for, in bytes, or the largest the link of `node` carries.
@@ -293,7 +337,8 @@ pub(super) fn own_path_mtu<D: Datapath>(node: &Node<D>, asked: Option<u32>) -> R
     }
 }
 
-fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Error {
+/// A path MTU that a link does not carry.
+pub(super) fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Error {
     let needs = asked.bytes() + PathMtu::OVERHEAD;
     let advice = match PathMtu::for_link_mtu(link) {
         Some(fits) => format!("use --mtu {} or raise the MTU of the link", fits.bytes()),
@@ -303,13 +348,4 @@ fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Er
         "path MTU {} needs an IP MTU of {needs}, {whose} link ({port}) has {link}: {advice}",
         asked.bytes()
     )
-}
-
-/// One line of JSON for a program that watches.
-fn progress(step: &super::plan::Step, report: &Report) {
-    if let Some(row) = report.results.last() {
-        let line = serde_json::json!({ "step": step, "line": row.line(step.test) });
-        // Whoever watched may be gone; the results still go to standard output.
-        let _ = writeln!(std::io::stderr(), "{line}");
-    }
 }

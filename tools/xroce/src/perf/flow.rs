@@ -10,7 +10,7 @@ use xroce_proto::memory::Access;
 use xroce_proto::params::RD_ATOMIC_MAX;
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::rtt::Histogram;
-use xroce_proto::time::Instant;
+use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
@@ -18,6 +18,7 @@ use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey, Va};
 use xroce_wire::path::AddressVector;
 
 use super::args::Poll;
+use super::failed::QpFailed;
 use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
 use super::node::{Node, REAP};
 use super::plan::{Op, Plan, Repair, Shape, Step};
@@ -30,6 +31,9 @@ const QP_SHIFT: u32 = 48;
 
 /// Bytes that READs of one queue pair ask for at a time, if they are many: half a receive ring.
 const READ_BYTES: u32 = 1 << 20;
+
+/// Without work for so long, a core that is to be shared is offered to others.
+const SPIN: Duration = Duration::from_micros(5);
 
 /// What a peer of our own may do with our memory.
 pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
@@ -73,11 +77,17 @@ pub(crate) struct Flow<'n, D: Datapath> {
     /// Bytes of one area of one queue pair.
     area: u64,
     remote: Option<Remote>,
+    /// All of the peer's memory, if it is laid out as ours.
+    peer_memory: Option<RemoteMemory>,
     cq: Option<Cq>,
     qps: Vec<Qpn>,
     shape: Shape,
     icrc_errors_before: u64,
     poller: Poller,
+    poll: Poll,
+    /// Whether the core is offered to others without sleeping, and when there was work last.
+    offers: bool,
+    worked: Instant,
     /// What the queue pairs of steps that are over counted.
     past: Counters,
     rtt: Histogram,
@@ -140,7 +150,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// # Errors
     /// There is not so much memory.
     pub(crate) fn new(node: &'n mut Node<D>, plan: &Plan, poll: Poll) -> Result<Self> {
-        Self::with_memory(node, plan.bytes_per_qp() / 2, plan.qps, poll)
+        Self::with_bytes(node, plan.memory(), poll)
     }
 
     /// Registers two areas of so many bytes for each of so many queue pairs.
@@ -153,7 +163,12 @@ impl<'n, D: Datapath> Flow<'n, D> {
         qps: u32,
         poll: Poll,
     ) -> Result<Self> {
-        let bytes = 2 * area * u64::from(qps);
+        let mut flow = Self::with_bytes(node, 2 * area * u64::from(qps), poll)?;
+        flow.area = area;
+        Ok(flow)
+    }
+
+    fn with_bytes(node: &'n mut Node<D>, bytes: u64, poll: Poll) -> Result<Self> {
         let len = usize::try_from(bytes).context("buffers larger than the address space")?;
         let region = Region::anonymous(len)
             .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
@@ -163,8 +178,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
             node,
             region,
             mr,
-            area,
+            area: 0,
             remote: None,
+            peer_memory: None,
             cq: None,
             qps: Vec::new(),
             shape: Shape {
@@ -177,6 +193,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
             },
             icrc_errors_before: 0,
             poller: Poller::new(poll.into()),
+            poll,
+            offers: false,
+            worked: Instant::from_nanos(0),
             past: Counters::default(),
             rtt: Histogram::default(),
         })
@@ -193,14 +212,32 @@ impl<'n, D: Datapath> Flow<'n, D> {
 
     /// Says where a peer is whose memory is laid out as ours; before the first step.
     pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
-        let both = 2 * self.area;
-        let starts = (0..self.mr.len).step_by(usize::try_from(both).unwrap_or(usize::MAX));
-        let areas = starts.map(|at| RemoteAreas {
-            source: memory.va.wrapping_add(at),
-            target: memory.va.wrapping_add(at + self.area),
-            rkey: memory.rkey,
-        });
-        self.set_peer(areas.collect(), mtu, path);
+        self.set_peer(Vec::new(), mtu, path);
+        self.peer_memory = Some(memory);
+    }
+
+    /// Divides the memory into the areas that a step needs, at both sides.
+    pub(crate) fn divide(&mut self, shape: Shape) {
+        self.area = shape.area();
+        if let (Some(remote), Some(memory)) = (&mut self.remote, self.peer_memory) {
+            let areas = (0..u64::from(shape.qps)).map(|qp| {
+                let at = qp * 2 * self.area;
+                RemoteAreas {
+                    source: memory.va.wrapping_add(at),
+                    target: memory.va.wrapping_add(at + self.area),
+                    rkey: memory.rkey,
+                }
+            });
+            remote.areas = areas.collect();
+        }
+    }
+
+    /// Whether to stay awake from now on, whatever the command line says: who has to act at a time
+    /// cannot sleep until a packet comes. A core that is to be shared is still offered to others.
+    pub(crate) fn stay_awake(&mut self, awake: bool) {
+        let poll = if awake { Poll::Busy } else { self.poll };
+        self.poller = Poller::new(poll.into());
+        self.offers = awake && self.poll == Poll::Adaptive;
     }
 
     /// Says where the peer is, and its memory for each queue pair; before connecting.
@@ -316,9 +353,14 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[inline]
     pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
         self.node.look(now)?;
-        self.poller
-            .step(&mut self.node.engine, now)
-            .context("the port failed")
+        let work = self.poller.step(&mut self.node.engine, now);
+        let work = work.context("the port failed")?;
+        if !work.is_idle() {
+            self.worked = now;
+        } else if self.offers && now.since(self.worked) >= SPIN {
+            std::thread::yield_now();
+        }
+        Ok(work)
     }
 
     fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
@@ -524,7 +566,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             .qps
             .iter()
             .find_map(|&qpn| self.node.engine.failure(qpn));
-        failures.map(|failure| anyhow!("{failure}"))
+        failures.map(|failure| QpFailed::new(failure).into())
     }
 
     #[cold]
@@ -536,7 +578,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     #[cold]
     fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
         match self.node.engine.failure(qpn) {
-            Some(failure) => anyhow!("{failure}"),
+            Some(failure) => QpFailed::new(failure).into(),
             None => fallback.context(format!("queue pair {:#x}", qpn.value())),
         }
     }

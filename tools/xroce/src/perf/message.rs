@@ -7,18 +7,20 @@
 //!
 //! ```text
 //! client                                server
-//! Hello{plan, gid, mtu}        ->
+//! Hello{plan, gid, mtu, lane}  ->
 //!                              <-       Accept{gid, mtu} | Abort{reason}
 //! Connect{path_mtu, memory}    ->
 //!                              <-       Connected{memory}
 //! per step: Start{step, QPs}   ->       makes queue pairs, buffers, receives
 //!                              <-       Ready{QPs}
-//!   per round: (RDMA traffic)
-//!           Sync{round, ...}   ->       compares, prepares the next round
-//!                              <-       Synced{mismatches, counters}
+//!   per round: Go              ->       starts the clock; sends too, if both sides do
+//!           (RDMA traffic)
+//!           Sync{round, ...}   ->       finishes what it sends, compares, prepares the next round
+//!                              <-       Synced{mismatches, counters, what it sent}
 //! Bye                          ->
 //! ```
-//! Every step has queue pairs of its own: nothing of one measurement lingers in the next.
+//! Every step has queue pairs of its own: nothing of one measurement lingers in the next. With
+//! several ports each pair of ports has a conversation of its own, with the same `group`.
 //! Either side may send `Abort` at any time, and sends `Heartbeat` when it has nothing to say.
 
 use std::marker::PhantomData;
@@ -28,16 +30,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{Gid, PathMtu, Psn, Qpn, RKey, Va};
 
-use super::plan::Plan;
+use super::pace::Paced;
+use super::plan::{Plan, Round};
+use super::usage::Usage;
 
 /// First bytes of every message.
 pub(crate) const MAGIC: [u8; 4] = *b"XRPF";
 /// Version of the exchange; both sides must have the same.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Bytes before the JSON.
 pub(crate) const HEADER_LEN: usize = 12;
 /// Longest JSON, in bytes: 256 queue pairs take about 10 KB.
 pub(crate) const MAX_BODY: usize = 64 << 10;
+/// Most ports of one client.
+pub(crate) const MAX_PORTS: u32 = 64;
 /// Longest text of a peer that is shown, in characters.
 const MAX_TEXT: usize = 1_000;
 
@@ -88,6 +94,8 @@ pub(crate) enum Message {
         link_mtu: u32,
         /// Name of the client's port, for messages to people.
         port: String,
+        /// Which of the client's ports this is.
+        lane: Lane,
     },
     /// The server will do it.
     Accept {
@@ -116,22 +124,24 @@ pub(crate) enum Message {
         step: u32,
         /// The client's queue pairs.
         qps: Vec<QpData>,
-        /// Messages on each queue pair in the first round, if that is known.
-        messages: Option<u64>,
+        /// The first round.
+        round: Round,
     },
     /// The server is prepared.
     Ready {
         /// The server's queue pairs, in the same order.
         qps: Vec<QpData>,
     },
-    /// A round has ended: all its messages are completed at the client.
+    /// The client is connected, has posted its receives, and sends from now on.
+    Go {},
+    /// A round has ended: all messages of the client are completed.
     Sync {
         /// Number of the round within the step.
         round: u64,
         /// Messages sent on each queue pair in this round.
         messages: Vec<u64>,
-        /// Messages on each queue pair in the next round; `None` if the step is over.
-        next: Option<u64>,
+        /// The next round; `None` if the step is over.
+        next: Option<Round>,
     },
     /// The server's findings.
     Synced {
@@ -143,6 +153,10 @@ pub(crate) enum Message {
         first: Option<String>,
         /// What the server counted in this step so far.
         counters: SideCounters,
+        /// What its thread used in the rounds that count.
+        usage: Usage,
+        /// What it sent itself.
+        sent: Option<SentData>,
     },
     /// Still here. Braces: serde would let a variant without them have unknown fields.
     Heartbeat {},
@@ -168,6 +182,7 @@ impl Language for Message {
             Self::Connected { .. } => "connected",
             Self::Start { .. } => "start",
             Self::Ready { .. } => "ready",
+            Self::Go {} => "go",
             Self::Sync { .. } => "sync",
             Self::Synced { .. } => "synced",
             Self::Heartbeat {} => "heartbeat",
@@ -193,6 +208,61 @@ impl Language for Message {
             other => Meaning::Other(other),
         }
     }
+}
+
+/// One of the ports of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lane {
+    /// The same for all ports of one client, and of no other.
+    pub group: u64,
+    /// Which port.
+    pub index: u32,
+    /// Of how many.
+    pub count: u32,
+}
+
+impl Lane {
+    /// The only port of a client.
+    pub(crate) const ONLY: Self = Self {
+        group: 0,
+        index: 0,
+        count: 1,
+    };
+
+    /// Checks every field; this side has so many `ports`.
+    ///
+    /// # Errors
+    /// There cannot be such a port, or this side has none for it.
+    pub(crate) fn check(self, ports: u32) -> Result<(), BadMessage> {
+        if !(1..=MAX_PORTS).contains(&self.count) || self.index >= self.count {
+            let value = format!("{} of {}", self.index, self.count);
+            return Err(BadMessage::field("port number", value));
+        }
+        if self.count > ports {
+            return Err(BadMessage::Ports {
+                theirs: self.count,
+                ours: ports,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What the server sent, over the rounds of a step that count.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SentData {
+    /// Messages on each queue pair in this round.
+    pub round: Vec<u64>,
+    /// Messages in all.
+    pub messages: u64,
+    /// Time in which they were completed, in ns.
+    pub elapsed_ns: u64,
+    /// Messages a second of the best stretch.
+    pub peak_per_s: u64,
+    /// What an open loop found.
+    pub paced: Option<Paced>,
 }
 
 /// Counters of one side over one step.
@@ -295,6 +365,17 @@ pub(crate) enum BadMessage {
     /// Not JSON, or not one of our messages.
     #[error("the peer sent a message that cannot be understood: {0}")]
     Json(String),
+    /// More ports than this side has.
+    #[error(
+        "the client has {theirs} ports, this server {ours}: give both sides as many with --dev, \
+         --queues or --local"
+    )]
+    Ports {
+        /// Ports of the client.
+        theirs: u32,
+        /// Ports of this side.
+        ours: u32,
+    },
     /// A field that cannot be.
     #[error("the peer sent an impossible {field}: {value}")]
     Field {

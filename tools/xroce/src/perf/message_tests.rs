@@ -1,18 +1,26 @@
 //! What a hostile peer may say, and what becomes of it.
 
+use super::super::pace::Arrivals;
 use super::super::plan::{Limit, Op, Repair, Test};
+use super::super::quantiles::Quantiles;
+use super::super::usage::Events;
 use super::*;
 
 fn plan() -> Plan {
     Plan {
         ops: vec![Op::Send],
-        tests: vec![Test::Bw],
+        tests: vec![Test::Open],
         sizes: vec![64],
-        qps: 1,
-        depth: 16,
+        qps: vec![1],
+        depths: vec![16],
+        rates: vec![1_000],
+        arrivals: Arrivals::Poisson,
+        seed: u64::MAX,
+        warmup_millis: 5,
+        bidirectional: true,
         bw_limit: Limit::Messages(100),
         lat_limit: Limit::Millis(100),
-        verify: true,
+        verify: false,
         lat_max_size: 4096,
         repair: Repair::Selective,
     }
@@ -36,6 +44,11 @@ fn every_message() -> Vec<Message> {
             gid,
             link_mtu: 1500,
             port: port.clone(),
+            lane: Lane {
+                group: u64::MAX,
+                index: 1,
+                count: 2,
+            },
         },
         Message::Accept {
             gid,
@@ -50,13 +63,20 @@ fn every_message() -> Vec<Message> {
         Message::Start {
             step: 7,
             qps: qps.clone(),
-            messages: Some(9),
+            round: Round {
+                counted: true,
+                messages: Some(9),
+            },
         },
         Message::Ready { qps },
+        Message::Go {},
         Message::Sync {
             round: u64::MAX,
             messages: vec![0, u64::MAX],
-            next: None,
+            next: Some(Round {
+                counted: false,
+                messages: None,
+            }),
         },
         Message::Synced {
             verified: 5,
@@ -66,6 +86,23 @@ fn every_message() -> Vec<Message> {
                 retransmissions: 9,
                 ..SideCounters::default()
             },
+            usage: Usage {
+                user_ns: 1,
+                system_ns: u64::MAX,
+                events: Some(Events::default()),
+                refusal: Some("no".to_owned()),
+            },
+            sent: Some(SentData {
+                round: vec![1, 2],
+                messages: 3,
+                elapsed_ns: 4,
+                peak_per_s: 5,
+                paced: Some(Paced {
+                    latency: Quantiles::default(),
+                    behind: Quantiles::default(),
+                    unsent: 6,
+                }),
+            }),
         },
         Message::Heartbeat {},
         Message::Bye {},
@@ -74,7 +111,7 @@ fn every_message() -> Vec<Message> {
 }
 
 fn frame(body: &[u8]) -> Vec<u8> {
-    let mut out = b"XRPF\x00\x02\x00\x00".to_vec();
+    let mut out = b"XRPF\x00\x03\x00\x00".to_vec();
     out.extend_from_slice(&u32::try_from(body.len()).unwrap().to_be_bytes());
     out.extend_from_slice(body);
     out
@@ -125,18 +162,18 @@ fn another_protocol_is_named() {
 fn header_fields_are_checked_before_the_body_is_kept() {
     assert_eq!(
         decode(b"XRPF\x00\x09\x00\x00\x00\x00\x00\x00"),
-        Err(BadMessage::Version { theirs: 9, ours: 2 })
+        Err(BadMessage::Version { theirs: 9, ours: 3 })
     );
     assert_eq!(
-        decode(b"XRPF\x00\x02\x00\x01\x00\x00\x00\x00"),
+        decode(b"XRPF\x00\x03\x00\x01\x00\x00\x00\x00"),
         Err(BadMessage::Reserved)
     );
     assert_eq!(
-        decode(b"XRPF\x00\x02\x00\x00\xff\xff\xff\xff"),
+        decode(b"XRPF\x00\x03\x00\x00\xff\xff\xff\xff"),
         Err(BadMessage::Length(u32::MAX))
     );
     let just_over = u32::try_from(MAX_BODY + 1).unwrap();
-    let mut header = b"XRPF\x00\x02\x00\x00".to_vec();
+    let mut header = b"XRPF\x00\x03\x00\x00".to_vec();
     header.extend_from_slice(&just_over.to_be_bytes());
     assert_eq!(decode(&header), Err(BadMessage::Length(just_over)));
 }
@@ -152,6 +189,9 @@ fn bodies_that_are_not_messages() {
         b"{\"type\":\"nonsense\"}",
         b"{\"type\":\"bye\",\"extra\":1}",
         b"{\"type\":\"start\"}",
+        b"{\"type\":\"go\",\"extra\":1}",
+        b"{\"type\":\"sync\",\"round\":0,\"messages\":[],\"next\":{\"counted\":true,\"messages\":-1}}",
+        b"{\"type\":\"sync\",\"round\":0,\"messages\":[],\"next\":{\"counted\":true}, \"x\":1}",
         b"{\"type\":\"connected\",\"memory\":{\"va\":-1,\"len\":1,\"rkey\":1}}",
         b"{\"type\":\"connected\",\"memory\":{\"va\":1,\"len\":1,\"rkey\":4294967296}}",
         b"{\"type\":\"connected\",\"memory\":{\"va\":1e99,\"len\":1,\"rkey\":1}}",
@@ -280,4 +320,83 @@ fn texts_of_a_peer_stay_on_one_line() {
         unreachable!()
     };
     assert_eq!(reason, clean);
+}
+
+#[test]
+fn ports_are_checked() {
+    let lane = |index, count| Lane {
+        group: 1,
+        index,
+        count,
+    };
+    assert!(Lane::ONLY.check(1).is_ok());
+    assert!(lane(3, 4).check(4).is_ok());
+    for (index, count) in [(0, 0), (1, 1), (4, 4), (0, 65), (u32::MAX, u32::MAX)] {
+        let error = lane(index, count).check(64).unwrap_err();
+        assert!(matches!(error, BadMessage::Field { .. }), "{error}");
+    }
+    let error = lane(0, 2).check(1).unwrap_err().to_string();
+    assert!(error.contains("2 ports, this server 1"), "{error}");
+}
+
+/// The longest message of each kind fits: 256 queue pairs, and numbers as long as they get.
+#[test]
+fn the_longest_messages_fit() {
+    let qps = vec![
+        QpData {
+            qpn: u32::MAX,
+            psn: u32::MAX,
+        };
+        256
+    ];
+    let longest = Quantiles {
+        samples: u64::MAX,
+        min_ns: u64::MAX,
+        p50_ns: u64::MAX,
+        p90_ns: u64::MAX,
+        p99_ns: u64::MAX,
+        p999_ns: u64::MAX,
+        p9999_ns: u64::MAX,
+        max_ns: u64::MAX,
+        mean_ns: u64::MAX,
+        stdev_ns: u64::MAX,
+    };
+    let synced = Message::Synced {
+        verified: u64::MAX,
+        mismatches: u64::MAX,
+        first: Some("x".repeat(MAX_TEXT)),
+        counters: SideCounters::default(),
+        usage: Usage {
+            refusal: Some("x".repeat(MAX_TEXT)),
+            ..Usage::default()
+        },
+        sent: Some(SentData {
+            round: vec![u64::MAX; 256],
+            messages: u64::MAX,
+            elapsed_ns: u64::MAX,
+            peak_per_s: u64::MAX,
+            paced: Some(Paced {
+                latency: longest,
+                behind: longest,
+                unsent: u64::MAX,
+            }),
+        }),
+    };
+    let plan = Plan {
+        sizes: vec![u32::MAX; 64],
+        qps: vec![256; 32],
+        depths: vec![1024; 32],
+        rates: vec![u64::MAX; 32],
+        ..plan()
+    };
+    let hello = Message::Hello {
+        plan,
+        gid: "2001:db8:1111:2222:3333:4444:5555:6666".parse().unwrap(),
+        link_mtu: u32::MAX,
+        port: "x".repeat(MAX_TEXT),
+        lane: Lane::ONLY,
+    };
+    for message in [synced, hello, Message::Ready { qps }] {
+        encode(&message).unwrap();
+    }
 }

@@ -2,7 +2,11 @@
 //!
 //! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`message`],
 //! [`channel`]); the data goes over the port under test ([`port`], [`node`], [`flow`]). Engine and test run
-//! in one thread, as an application on a poll-mode stack does.
+//! in one thread, as an application on a poll-mode stack does; several ports are as many engines and
+//! threads ([`lane`], [`hall`]).
+//!
+//! [`traffic`] is the client's half of a measurement, [`answer`] the server's; the messages themselves
+//! are those of a [`side`], or of [`latency`]. [`pace`] says when messages of an open loop are due.
 
 mod answer;
 pub(crate) mod args;
@@ -10,18 +14,32 @@ pub(crate) mod channel;
 pub(crate) mod client;
 mod compat;
 mod congestion;
+mod failed;
 mod flow;
+pub(crate) mod gate;
+mod hall;
+pub(crate) mod lane;
+mod latency;
 pub(crate) mod message;
+mod meter;
 pub(crate) mod node;
+pub(crate) mod pace;
+mod parse;
 mod pattern;
 pub(crate) mod plan;
 pub(crate) mod port;
+mod ports;
+mod posting;
+mod quantiles;
 pub(crate) mod raw;
 pub(crate) mod report;
 pub(crate) mod server;
+pub(crate) mod show;
+mod side;
 mod stats;
 pub(crate) mod talk;
 mod traffic;
+mod usage;
 
 use std::io::Write;
 

@@ -16,6 +16,8 @@ pub(crate) struct MessageId {
     pub step: u32,
     /// Round within the step.
     pub round: u64,
+    /// Whether the client sends it, or reads it.
+    pub of_client: bool,
     /// Index of the queue pair.
     pub qp: u32,
     /// Number of the message in the round.
@@ -48,6 +50,7 @@ impl Pattern {
     pub(crate) fn of(&self, id: MessageId, size: u32) -> &[u8] {
         let start = (id.n % PERIOD * 31
             + id.round % PERIOD * 7_919
+            + u64::from(id.of_client) * 32_003
             + u64::from(id.qp) * 1_009
             + u64::from(id.step) * 13_007)
             % PERIOD;
@@ -109,6 +112,7 @@ mod tests {
     const ID: MessageId = MessageId {
         step: 3,
         round: 5,
+        of_client: true,
         qp: 1,
         n: 9,
     };
@@ -132,6 +136,10 @@ mod tests {
             MessageId { step: 4, ..ID },
             MessageId { round: 6, ..ID },
             MessageId { qp: 0, ..ID },
+            MessageId {
+                of_client: false,
+                ..ID
+            },
             MessageId { n: 10, ..ID },
             MessageId { n: 8, ..ID },
         ] {
@@ -154,6 +162,7 @@ mod tests {
         let id = MessageId {
             step: u32::MAX,
             round: u64::MAX,
+            of_client: true,
             qp: u32::MAX,
             n: u64::MAX,
         };

@@ -10,11 +10,22 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 
+use super::pace::Arrivals;
+use super::report::rate;
+
 /// Largest message, in bytes.
 pub(crate) const MAX_SIZE: u32 = 64 << 20;
 /// Most sizes in one plan.
 const MAX_SIZES: usize = 64;
-/// Most queue pairs in one plan.
+/// Most depths, numbers of queue pairs and rates in one plan, of each.
+const MAX_LIST: usize = 32;
+/// Most measurements in one plan.
+const MAX_STEPS: usize = 10_000;
+/// Highest rate of an open loop, in messages a second.
+pub(crate) const MAX_RATE: u64 = 100_000_000;
+/// Longest warm-up, in milliseconds.
+pub(crate) const MAX_WARMUP: u64 = 60_000;
+/// Most queue pairs at a time.
 pub(crate) const MAX_QPS: u32 = 256;
 /// Most outstanding messages per queue pair.
 pub(crate) const MAX_DEPTH: u32 = 1024;
@@ -71,6 +82,10 @@ pub(crate) enum Test {
     Bw,
     /// One message at a time: the round trip of SEND and WRITE answered in kind, or of one READ.
     Lat,
+    /// Messages at a rate, whatever becomes of those before: how long each takes from when it is
+    /// due. Asked for by `--rate`.
+    #[value(skip)]
+    Open,
 }
 
 impl fmt::Display for Test {
@@ -78,6 +93,7 @@ impl fmt::Display for Test {
         f.write_str(match self {
             Self::Bw => "bandwidth",
             Self::Lat => "latency",
+            Self::Open => "open loop",
         })
     }
 }
@@ -125,12 +141,37 @@ pub(crate) struct Step {
     pub test: Test,
     /// Message size in bytes.
     pub size: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Outstanding messages per queue pair, as asked for.
+    pub depth: u32,
+    /// Messages a second of all queue pairs (open loop).
+    pub rate: Option<u64>,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of {}", self.op, self.test, size_name(self.size))
+        write!(f, "{} {} of {}", self.op, self.test, size_name(self.size))?;
+        if self.test != Test::Lat {
+            let plural = if self.qps == 1 { "" } else { "s" };
+            write!(f, ", {} queue pair{plural}, depth {}", self.qps, self.depth)?;
+        }
+        #[allow(clippy::cast_precision_loss, reason = "for people")]
+        match self.rate {
+            Some(n) => write!(f, ", {} messages/s", rate(n as f64)),
+            None => Ok(()),
+        }
     }
+}
+
+/// One round of a step, as the client announces it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Round {
+    /// Whether it is measured; otherwise it warms up.
+    pub counted: bool,
+    /// Messages on each queue pair; `None` if only time will tell.
+    pub messages: Option<u64>,
 }
 
 /// The whole job of one client.
@@ -143,10 +184,20 @@ pub(crate) struct Plan {
     pub tests: Vec<Test>,
     /// Message sizes in bytes.
     pub sizes: Vec<u32>,
-    /// Queue pairs of bandwidth tests.
-    pub qps: u32,
-    /// Outstanding messages per queue pair in bandwidth tests.
-    pub depth: u32,
+    /// Queue pairs of bandwidth tests and open loops, one number after another.
+    pub qps: Vec<u32>,
+    /// Outstanding messages per queue pair in them.
+    pub depths: Vec<u32>,
+    /// Messages a second of open loops, all queue pairs together; empty without them.
+    pub rates: Vec<u64>,
+    /// How the messages of an open loop follow each other.
+    pub arrivals: Arrivals,
+    /// Where their chance starts.
+    pub seed: u64,
+    /// Milliseconds before each measurement that do not count.
+    pub warmup_millis: u64,
+    /// Whether the server sends too, in bandwidth tests and open loops.
+    pub bidirectional: bool,
     /// End of a bandwidth step.
     pub bw_limit: Limit,
     /// End of a latency step.
@@ -199,6 +250,15 @@ pub(crate) enum PlanError {
         /// Buffers in MiB.
         mib: u64,
     },
+    /// Too many measurements.
+    #[error("{got} measurements, more than {MAX_STEPS}: give shorter lists")]
+    Steps {
+        /// How many.
+        got: usize,
+    },
+    /// Two things that do not go together.
+    #[error("{0}")]
+    Conflict(&'static str),
     /// Nothing is left to do.
     #[error("nothing to measure: latency tests end at {}, all --sizes are larger", size_name(*max))]
     Empty {
@@ -219,41 +279,131 @@ impl Plan {
         for &size in &self.sizes {
             range("a message size", size, 1, MAX_SIZE)?;
         }
-        range("--qps", self.qps, 1, MAX_QPS)?;
-        range("--depth", self.depth, 1, MAX_DEPTH)?;
+        count("numbers of queue pairs (--qps)", self.qps.len(), MAX_LIST)?;
+        for &qps in &self.qps {
+            range("--qps", qps, 1, MAX_QPS)?;
+        }
+        count("depths (--depth)", self.depths.len(), MAX_LIST)?;
+        for &depth in &self.depths {
+            range("--depth", depth, 1, MAX_DEPTH)?;
+        }
+        self.check_rates()?;
+        range(
+            "--warmup, in milliseconds,",
+            self.warmup_millis,
+            0,
+            MAX_WARMUP,
+        )?;
         for limit in [self.bw_limit, self.lat_limit] {
             match limit {
                 Limit::Messages(n) => range("--messages", n, 1, MAX_MESSAGES)?,
                 Limit::Millis(n) => range("--seconds, in milliseconds,", n, 1, MAX_MILLIS)?,
             }
         }
-        let bytes = self.bytes_per_qp() * u64::from(self.qps);
-        if bytes > MAX_MEMORY {
-            let size = self.sizes.iter().copied().max().unwrap_or(0);
-            return Err(PlanError::Memory {
-                qps: self.qps,
-                size,
-                mib: bytes >> 20,
-            });
+        match self.steps().count() {
+            0 => {
+                return Err(PlanError::Empty {
+                    max: self.lat_max_size,
+                });
+            }
+            1..=MAX_STEPS => {}
+            got => return Err(PlanError::Steps { got }),
         }
-        if self.steps().next().is_none() {
-            return Err(PlanError::Empty {
-                max: self.lat_max_size,
-            });
+        let largest = self.steps().max_by_key(|&s| self.shape(s).memory());
+        match largest.map(|s| (s, self.shape(s).memory())) {
+            Some((step, bytes)) if bytes > MAX_MEMORY => Err(PlanError::Memory {
+                qps: step.qps,
+                size: step.size,
+                mib: bytes >> 20,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_rates(&self) -> Result<(), PlanError> {
+        if self.rates.is_empty() == self.tests.contains(&Test::Open) {
+            return Err(PlanError::Conflict(
+                "an open loop has a rate, and nothing else has",
+            ));
+        }
+        if self.rates.is_empty() {
+            return Ok(());
+        }
+        count("rates (--rate)", self.rates.len(), MAX_LIST)?;
+        for &rate in &self.rates {
+            range("--rate", rate, 1, MAX_RATE)?;
+        }
+        if self.verify {
+            return Err(PlanError::Conflict(
+                "--rate: messages of an open loop are not compared, since that would stop it: \
+                 leave --verify away",
+            ));
         }
         Ok(())
     }
 
-    /// The measurements in order: by operation, then size, then test.
+    /// The measurements in order: by operation, then size, then test; of bandwidth tests and open
+    /// loops, every number of queue pairs with every depth and rate.
     pub(crate) fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         self.ops.iter().flat_map(move |&op| {
             self.sizes.iter().flat_map(move |&size| {
                 self.tests
                     .iter()
-                    .filter(move |&&t| t == Test::Bw || size <= self.lat_max_size)
-                    .map(move |&test| Step { op, test, size })
+                    .filter(move |&&t| t != Test::Lat || size <= self.lat_max_size)
+                    .flat_map(move |&test| self.steps_of(op, test, size))
             })
         })
+    }
+
+    fn steps_of(&self, op: Op, test: Test, size: u32) -> impl Iterator<Item = Step> + '_ {
+        const ONE: &[u32] = &[1];
+        let (qps, depths) = match test {
+            Test::Lat => (ONE, ONE),
+            Test::Bw | Test::Open => (self.qps.as_slice(), self.depths.as_slice()),
+        };
+        // An open loop has rates; for others there is one way to go.
+        let rates = match test {
+            Test::Open => self.rates.len(),
+            Test::Bw | Test::Lat => 1,
+        };
+        qps.iter().flat_map(move |&qps| {
+            depths.iter().flat_map(move |&depth| {
+                (0..rates).map(move |n| Step {
+                    op,
+                    test,
+                    size,
+                    qps,
+                    depth,
+                    rate: self.rates.get(n).copied().filter(|_| test == Test::Open),
+                })
+            })
+        })
+    }
+
+    /// Whether several steps differ in nothing but queue pairs, depth or rate.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.qps.len() > 1 || self.depths.len() > 1 || self.rates.len() > 1
+    }
+
+    /// When a step ends.
+    pub(crate) fn limit(&self, step: Step) -> Limit {
+        match step.test {
+            Test::Bw | Test::Open => self.bw_limit,
+            Test::Lat => self.lat_limit,
+        }
+    }
+
+    /// Milliseconds that all of it will take, as far as the plan tells, and whether it does.
+    pub(crate) fn estimate(&self) -> (u64, bool) {
+        let mut all = (0, true);
+        for step in self.steps() {
+            all.0 += self.warmup_millis;
+            match self.limit(step) {
+                Limit::Millis(ms) => all.0 += ms,
+                Limit::Messages(_) => all.1 = false,
+            }
+        }
+        all
     }
 
     /// How a step uses memory and queues.
@@ -269,8 +419,8 @@ impl Plan {
                 round: None,
             };
         }
-        let share = |bytes: u32| bytes / self.qps.max(1) / stride;
-        let depth = self.depth.min(share(WINDOW_BYTES).max(2));
+        let share = |bytes: u32| bytes / step.qps.max(1) / stride;
+        let depth = step.depth.min(share(WINDOW_BYTES).max(2));
         let (slots, round) = if self.verify {
             let slots = share(ROUND_BYTES).min(ROUND_MESSAGES).max(depth);
             (slots, Some(slots))
@@ -278,7 +428,7 @@ impl Plan {
             (depth.min(share(REUSE_BYTES).max(1)), None)
         };
         Shape {
-            qps: self.qps,
+            qps: step.qps,
             depth,
             // A round in full, or twice the depth: the sender goes on as soon as the
             // acknowledgement leaves, before the application has posted the next receive.
@@ -289,14 +439,10 @@ impl Plan {
         }
     }
 
-    /// Buffer bytes of one queue pair: the most any step uses, for each of the two areas.
-    pub(crate) fn bytes_per_qp(&self) -> u64 {
-        let area = self
-            .steps()
-            .map(|s| self.shape(s).area())
-            .max()
-            .unwrap_or(0);
-        2 * area
+    /// Buffer bytes: the most any step uses.
+    pub(crate) fn memory(&self) -> u64 {
+        let all = self.steps().map(|s| self.shape(s).memory());
+        all.max().unwrap_or(0)
     }
 }
 
@@ -322,6 +468,11 @@ impl Shape {
     /// Bytes of all slots of one queue pair.
     pub(crate) fn area(self) -> u64 {
         u64::from(self.slots) * u64::from(self.stride)
+    }
+
+    /// Bytes of both areas of all queue pairs.
+    pub(crate) fn memory(self) -> u64 {
+        2 * self.area() * u64::from(self.qps)
     }
 
     /// Offset of the slot of message `n` in the area, in bytes.
@@ -384,96 +535,5 @@ fn range<T: Into<u64>>(what: &'static str, got: T, min: T, max: T) -> Result<(),
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan() -> Plan {
-        Plan {
-            ops: vec![Op::Send, Op::Write, Op::Read],
-            tests: vec![Test::Bw, Test::Lat],
-            sizes: vec![2, 4096, 1 << 20],
-            qps: 2,
-            depth: 64,
-            bw_limit: Limit::Millis(500),
-            lat_limit: Limit::Messages(1000),
-            verify: true,
-            lat_max_size: 4096,
-            repair: Repair::GoBackN,
-        }
-    }
-
-    #[test]
-    fn sizes_parse() {
-        assert_eq!(parse_size("64"), Ok(64));
-        assert_eq!(parse_size("64k"), Ok(65536));
-        assert_eq!(parse_size("1 MB"), Ok(1 << 20));
-        assert!(parse_size("").is_err());
-        assert!(parse_size("0").is_err());
-        assert!(parse_size("-1").is_err());
-        assert!(parse_size("65m").is_err());
-        assert!(parse_size("99999999999999999999m").is_err());
-    }
-
-    #[test]
-    fn a_good_plan_passes_and_skips_large_latency_steps() {
-        let plan = plan();
-        plan.check().unwrap();
-        assert_eq!(plan.steps().count(), 3 * (3 + 2));
-        let first = plan.steps().next().unwrap();
-        assert_eq!(
-            first,
-            Step {
-                op: Op::Send,
-                test: Test::Bw,
-                size: 2
-            }
-        );
-    }
-
-    #[test]
-    fn every_field_is_bounded() {
-        let bad: [fn(&mut Plan); 12] = [
-            |p| p.ops.clear(),
-            |p| p.ops = vec![Op::Send; 4],
-            |p| p.tests.clear(),
-            |p| p.sizes.clear(),
-            |p| p.sizes = vec![2; 65],
-            |p| p.sizes = vec![0],
-            |p| p.sizes = vec![u32::MAX],
-            |p| p.qps = 0,
-            |p| p.qps = u32::MAX,
-            |p| p.depth = 0,
-            |p| p.depth = u32::MAX,
-            |p| p.bw_limit = Limit::Millis(u64::MAX),
-        ];
-        for (i, spoil) in bad.iter().enumerate() {
-            let mut p = plan();
-            spoil(&mut p);
-            assert!(p.check().is_err(), "case {i}");
-        }
-        let mut p = plan();
-        (p.qps, p.sizes) = (MAX_QPS, vec![MAX_SIZE]);
-        assert!(matches!(p.check(), Err(PlanError::Memory { .. })));
-        let mut p = plan();
-        (p.tests, p.sizes) = (vec![Test::Lat], vec![1 << 20]);
-        assert!(matches!(p.check(), Err(PlanError::Empty { .. })));
-    }
-
-    #[test]
-    fn shapes_hold_what_is_outstanding() {
-        for verify in [false, true] {
-            let plan = Plan { verify, ..plan() };
-            for step in plan.steps() {
-                let s = plan.shape(step);
-                assert!(s.stride >= step.size && s.stride.is_multiple_of(SLOT_ALIGN));
-                assert!(s.area() * 2 <= plan.bytes_per_qp());
-                assert!(s.offset(u64::MAX) + u64::from(s.stride) <= s.area());
-                assert!(s.receives >= s.depth);
-                if let Some(round) = s.round {
-                    // Verified messages must not share a slot within a round.
-                    assert!(round <= s.slots && s.depth <= s.slots);
-                }
-            }
-        }
-    }
-}
+#[path = "plan_tests.rs"]
+mod tests;

@@ -13,12 +13,6 @@ use xroce_wire::path::AhAttr;
 use super::args::{Backend, PortArgs};
 use super::node::{Node, Place};
 
-/// Receive chunks of an AF_XDP port. A queue pair has up to 256 packets in flight, and one of path
-/// MTU 4096 takes two chunks: with fewer, a receiver that loses its core for a moment loses
-/// packets.
-#[cfg(feature = "xdp")]
-const RING: u32 = 1024;
-
 /// What to do with the port, whichever backend it has: `dyn` would cost a call for each packet.
 pub(crate) trait Visitor {
     /// Uses the port.
@@ -69,6 +63,9 @@ pub(crate) fn without_xdp() -> anyhow::Error {
 /// # Errors
 /// The port cannot be opened, or what `visitor` returns.
 pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
+    if args.local.len() > 1 {
+        bail!("one port has one address: give one --local");
+    }
     if let Some(core) = args.core {
         pin(core)?;
     }
@@ -95,10 +92,10 @@ pub(crate) fn open(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor)
 fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Result<()> {
     let dev = args.dev.as_deref().unwrap_or_default();
     let interface = neigh::interface(dev)?;
-    let local = interface_address(&interface, args.local, near)?;
+    let local = interface_address(&interface, args.address(), near)?;
     let (below, vlan) = tagging(&interface, args.vlan)?;
     let addresses = vec![Gid::from(local)];
-    let port = xdp_port(&below, args.queue, args.xdp_mode, addresses)?;
+    let port = xdp_port(&below, args.queue, args.ring, args.xdp_mode, addresses)?;
     let tag = vlan.filter(|_| interface.vlan.is_none());
     let addressing = Addressing::ethernet(&below, tag)?;
     let index = addressing.gids().find_on(Gid::from(local), interface.index);
@@ -151,6 +148,7 @@ fn tagging(interface: &Interface, asked: Option<u16>) -> Result<(String, Option<
 pub(crate) fn xdp_port(
     dev: &str,
     queue: u32,
+    ring_size: u32,
     mode: super::args::XdpMode,
     addresses: Vec<Gid>,
 ) -> Result<xroce_net::xdp::XdpPort> {
@@ -164,7 +162,7 @@ pub(crate) fn xdp_port(
     Ok(XdpPort::open(&XdpConfig {
         queue,
         mode,
-        ring_size: RING,
+        ring_size,
         addresses,
         ..XdpConfig::new(dev)
     })?)
@@ -178,9 +176,9 @@ fn open_xdp(_: &PortArgs, _: Option<IpAddr>, _: impl Visitor) -> Result<()> {
 /// The address of a UDP port.
 fn udp_address(args: &PortArgs, near: Option<IpAddr>) -> Result<IpAddr> {
     if let Some(dev) = &args.dev {
-        return interface_address(&neigh::interface(dev)?, args.local, near);
+        return interface_address(&neigh::interface(dev)?, args.address(), near);
     }
-    let local = args.local.or(near).map(|ip| ip.to_canonical());
+    let local = args.address().or(near).map(|ip| ip.to_canonical());
     local.ok_or_else(|| anyhow!("the UDP port needs an address: give --local or --dev"))
 }
 

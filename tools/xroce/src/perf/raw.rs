@@ -26,7 +26,7 @@ pub(crate) struct RawReport {
     /// All bytes of the frames, in 10^9 bits a second.
     pub gbit_per_s: f64,
     /// Round trips (ping).
-    pub latency: Option<super::report::Latency>,
+    pub latency: Option<super::quantiles::Quantiles>,
     /// Answers that did not come (ping).
     pub lost: u64,
 }
@@ -89,9 +89,10 @@ mod measure {
     use xroce_net::xdp::raw::{MIN_FRAME, RawCount, RawEnd, RawPath};
     use xroce_wire::newtypes::Gid;
 
-    use super::super::args::{Poll, RawArgs, RawRole};
+    use super::super::args::{Poll, RING, RawArgs, RawRole};
     use super::super::port::{interface_address, xdp_port};
-    use super::super::report::{Latency, SCHEMA};
+    use super::super::quantiles::Quantiles;
+    use super::super::report::SCHEMA;
     use super::RawReport;
     use crate::stop;
 
@@ -135,7 +136,7 @@ mod measure {
             dst: Gid::from(dst),
             src_port: 0xc000,
         };
-        let mut port = xdp_port(&args.dev, args.queue, args.xdp_mode, Vec::new())?;
+        let mut port = xdp_port(&args.dev, args.queue, RING, args.xdp_mode, Vec::new())?;
         let name = port.caps().name.clone();
         let max = port.caps().max_frame;
         if args.frame > max {
@@ -204,7 +205,7 @@ mod measure {
                     Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).context("histogram")?;
                 report.lost = end.ping(duration_ns, now, |ns| h.saturating_record(ns))?;
                 report.frames = h.len();
-                report.latency = Some(Latency::of(&h));
+                report.latency = Some(Quantiles::of(&h));
                 "answered"
             }
         };

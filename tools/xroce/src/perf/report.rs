@@ -1,27 +1,35 @@
-//! Results: one row for each operation and size, as a table or as JSON.
+//! Results: one row for each operation and size, and for each number of queue pairs, depth and rate
+//! if there are several; all ports of the client together.
 //!
-//! The JSON is one object with stable names; [`SCHEMA`] counts incompatible changes.
+//! The JSON is one object with stable names; [`SCHEMA`] counts incompatible changes. [`show`] has
+//! the other forms.
+//!
+//! [`show`]: super::show
 
-use comfy_table::{CellAlignment, Table, presets};
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use xroce_engine::FailureFacts;
 
-use super::message::SideCounters;
-use super::plan::{Op, Shape, Step, Test, size_name};
+use super::failed::QpFailed;
+use super::lane::{LaneReport, StepReport};
+use super::message::{SentData, SideCounters};
+use super::pace::{Arrivals, Found, Paced};
+use super::plan::{Op, Plan, Step, Test, size_name};
+use super::quantiles::Quantiles;
+use super::side::Sent;
 use super::stats::Stats;
-use super::traffic::Outcome;
+use super::usage::Usage;
 
 /// Version of the JSON.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// All results of one client.
-#[derive(Clone, Debug, Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Version of this format.
     pub schema: u32,
     /// Version of the program.
     pub version: String,
-    /// Port of the client.
+    /// Port of the client, the first if there are several.
     pub client_port: String,
     /// Port of the server.
     pub server_port: String,
@@ -33,24 +41,84 @@ pub(crate) struct Report {
     pub path_mtu: u32,
     /// Whether every message was compared with what was sent.
     pub verify: bool,
-    /// One for each operation and size.
+    /// Whether both sides sent.
+    #[serde(default)]
+    pub bidirectional: bool,
+    /// Milliseconds before each measurement that do not count.
+    #[serde(default)]
+    pub warmup_ms: u64,
+    /// How messages of open loops followed each other, if there were any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrivals: Option<ArrivalsOf>,
+    /// Pairs of ports, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Ports>,
+    /// One for each operation, size, and so on.
     pub results: Vec<Row>,
-    /// Every counter of the client, if asked for.
+    /// Every counter of the client, of its first port, if asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stats: Option<Stats>,
 }
 
-/// Results of one operation at one size.
-#[derive(Clone, Debug, Serialize, serde::Deserialize)]
+/// How messages of an open loop followed each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ArrivalsOf {
+    /// In which way.
+    pub kind: Arrivals,
+    /// Where chance started: the client's first port had this seed, its server the next.
+    pub seed: u64,
+}
+
+/// A port of the client with its port of the server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ports {
+    /// Port of the client.
+    pub client_port: String,
+    /// Port of the server.
+    pub server_port: String,
+    /// RoCE address of the client.
+    pub client: String,
+    /// RoCE address of the server.
+    pub server: String,
+    /// Payload bytes per packet.
+    pub path_mtu: u32,
+    /// Every counter of the client's port, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<Stats>,
+}
+
+/// Results of one operation at one size, one number of queue pairs, one depth and one rate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     /// Operation.
     pub op: Op,
     /// Message size in bytes.
     pub size: u32,
-    /// Bandwidth test, if there was one.
+    /// Queue pairs of each port.
+    #[serde(default)]
+    pub qps: u32,
+    /// Messages outstanding on each.
+    #[serde(default)]
+    pub depth: u32,
+    /// Bandwidth test, or what an open loop sent.
     pub bandwidth: Option<Bandwidth>,
     /// Latency test, if there was one.
-    pub latency: Option<Latency>,
+    pub latency: Option<Quantiles>,
+    /// Open loop, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<Open>,
+    /// What the server sent meanwhile (`--bidirectional`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<Reverse>,
+    /// Both directions together (`--bidirectional`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum: Option<Rates>,
+    /// What a message of the bandwidth test or the open loop cost.
+    #[serde(default)]
+    pub cpu: Option<Cpu>,
+    /// What a round trip of the latency test cost.
+    #[serde(default)]
+    pub latency_cpu: Option<Cpu>,
     /// Messages compared with what was sent, at either side.
     pub verified: u64,
     /// Messages that differed.
@@ -63,14 +131,17 @@ pub(crate) struct Row {
     pub client: SideCounters,
     /// The server's part.
     pub server: SideCounters,
+    /// The same rates port by port, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortRates>,
 }
 
 /// Results of a bandwidth test.
-#[derive(Clone, Copy, Debug, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Bandwidth {
     /// Queue pairs.
     pub qps: u32,
-    /// Messages outstanding on each.
+    /// Messages outstanding on each; less than was asked for if messages are large.
     pub depth: u32,
     /// Messages completed.
     pub messages: u64,
@@ -78,50 +149,160 @@ pub(crate) struct Bandwidth {
     pub seconds: f64,
     /// Messages a second.
     pub messages_per_s: f64,
+    /// Messages a second of the best stretch.
+    #[serde(default)]
+    pub peak_messages_per_s: f64,
     /// Payload in 10^9 bits a second.
     pub gbit_per_s: f64,
 }
 
-/// Results of a latency test: whole round trips, in ns.
-#[derive(Clone, Copy, Debug, Serialize, serde::Deserialize)]
-pub(crate) struct Latency {
-    /// Round trips recorded.
-    pub samples: u64,
-    /// Fastest.
-    pub min_ns: u64,
-    /// Median.
-    pub p50_ns: u64,
-    /// 99th percentile.
-    pub p99_ns: u64,
-    /// 99.9th percentile.
-    pub p999_ns: u64,
-    /// Slowest.
-    pub max_ns: u64,
+/// What the server sent.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Reverse {
+    /// As a bandwidth test.
+    #[serde(flatten)]
+    pub bandwidth: Bandwidth,
+    /// As an open loop; of one port, since distributions cannot be added without their histograms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open: Option<Paced>,
 }
 
-impl Latency {
-    /// The usual quantiles of a histogram in ns.
-    pub(crate) fn of(h: &Histogram<u64>) -> Self {
+/// Rates of both directions.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Rates {
+    /// Messages a second.
+    pub messages_per_s: f64,
+    /// Payload in 10^9 bits a second.
+    pub gbit_per_s: f64,
+}
+
+/// Results of an open loop.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Open {
+    /// Messages a second that were due.
+    pub offered_per_s: u64,
+    /// What became of them. SEND and WRITE end with the acknowledgement, READ with its data.
+    #[serde(flatten)]
+    pub found: Paced,
+}
+
+/// What a message cost each side.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Cpu {
+    /// The client's threads.
+    pub client: Cost,
+    /// The server's.
+    pub server: Cost,
+}
+
+/// What a message cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Cost {
+    /// CPU time in ns.
+    pub ns_per_message: f64,
+    /// The part of it in the kernel.
+    pub system_ns_per_message: f64,
+    /// Instructions, where the machine counts them.
+    pub instructions_per_message: Option<f64>,
+    /// Cycles.
+    pub cycles_per_message: Option<f64>,
+    /// Misses of the last level of cache.
+    pub cache_misses_per_message: Option<f64>,
+    /// Whether those in the kernel are counted too.
+    pub with_kernel: Option<bool>,
+    /// Why they are not counted.
+    pub refusal: Option<String>,
+}
+
+/// Rates of one port.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct PortRates {
+    /// What the client sent.
+    pub bandwidth: Option<Bandwidth>,
+    /// What the server sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse: Option<Bandwidth>,
+    /// Latency test.
+    pub latency: Option<Quantiles>,
+}
+
+/// A run that came to nothing.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Failed {
+    /// Version of this format.
+    pub schema: u32,
+    /// Version of the program.
+    pub version: &'static str,
+    /// What went wrong, in words.
+    pub error: String,
+    /// What is known of the queue pair that failed, if one did.
+    pub failure: Option<FailureFacts>,
+}
+
+impl Failed {
+    /// What there is to say about an error.
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        let mut causes = error.chain();
         Self {
-            samples: h.len(),
-            min_ns: h.min(),
-            p50_ns: h.value_at_quantile(0.5),
-            p99_ns: h.value_at_quantile(0.99),
-            p999_ns: h.value_at_quantile(0.999),
-            max_ns: h.max(),
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            error: format!("{error:#}"),
+            failure: causes.find_map(|c| c.downcast_ref::<QpFailed>().map(QpFailed::facts)),
         }
     }
 }
 
 impl Report {
-    /// Adds the outcome of a step: to the row of its operation and size if there is one.
-    pub(crate) fn add(&mut self, step: Step, shape: Shape, out: &Outcome, client: SideCounters) {
-        let is_same = |r: &Row| r.op == step.op && r.size == step.size;
+    /// The results of all ports; each has done the same steps.
+    pub(crate) fn of(plan: &Plan, lanes: &[LaneReport]) -> Self {
+        let text = |f: fn(&LaneReport) -> &String| lanes.first().map(f).cloned();
+        let pair = |lane: &LaneReport| Ports {
+            client_port: lane.client_port.clone(),
+            server_port: lane.server_port.clone(),
+            client: lane.client.clone(),
+            server: lane.server.clone(),
+            path_mtu: lane.path_mtu,
+            stats: lane.stats.clone(),
+        };
+        let several = lanes.len() > 1;
+        let mut report = Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            client_port: text(|l| &l.client_port).unwrap_or_default(),
+            server_port: text(|l| &l.server_port).unwrap_or_default(),
+            client: text(|l| &l.client).unwrap_or_default(),
+            server: text(|l| &l.server).unwrap_or_default(),
+            path_mtu: lanes.iter().map(|l| l.path_mtu).min().unwrap_or(0),
+            verify: plan.verify,
+            bidirectional: plan.bidirectional,
+            warmup_ms: plan.warmup_millis,
+            arrivals: (!plan.rates.is_empty()).then_some(ArrivalsOf {
+                kind: plan.arrivals,
+                seed: plan.seed,
+            }),
+            ports: lanes.iter().filter(|_| several).map(pair).collect(),
+            results: Vec::new(),
+            stats: lanes.first().and_then(|l| l.stats.clone()),
+        };
+        let steps = lanes.iter().map(|l| l.steps.len()).min().unwrap_or(0);
+        for n in 0..steps {
+            let all: Vec<&StepReport> = lanes.iter().filter_map(|l| l.steps.get(n)).collect();
+            report.add(&all, plan.is_swept());
+        }
+        report
+    }
+
+    /// Adds a step, as all ports have found it: to the row of its operation and size, unless there
+    /// are several of them.
+    fn add(&mut self, all: &[&StepReport], is_swept: bool) {
+        let Some(first) = all.first() else { return };
+        let step = first.step;
+        let is_same = |r: &Row| !is_swept && r.op == step.op && r.size == step.size;
         if !self.results.last().is_some_and(is_same) {
             self.results.push(Row::new(step));
         }
         if let Some(row) = self.results.last_mut() {
-            row.add(step, shape, out, client);
+            row.add(all, step);
         }
     }
 
@@ -131,29 +312,6 @@ impl Report {
             .iter()
             .fold(0, |sum, r| sum.saturating_add(r.mismatches))
     }
-
-    /// The table for people.
-    pub(crate) fn table(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_BORDERS_ONLY);
-        let mut head = vec!["operation", "size", "messages/s", "Gb/s"];
-        let latency = self.results.iter().any(|r| r.latency.is_some());
-        if latency {
-            head.extend(["p50 µs", "p99 µs", "p99.9 µs"]);
-        }
-        head.extend(["retransm.", "ICRC err."]);
-        if self.verify {
-            head.extend(["verified", "wrong"]);
-        }
-        table.set_header(head);
-        for row in &self.results {
-            table.add_row(row.cells(latency, self.verify));
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        table.to_string()
-    }
 }
 
 impl Row {
@@ -161,86 +319,118 @@ impl Row {
         Self {
             op: step.op,
             size: step.size,
+            qps: step.qps,
+            depth: step.depth,
             bandwidth: None,
             latency: None,
+            open: None,
+            reverse: None,
+            sum: None,
+            cpu: None,
+            latency_cpu: None,
             verified: 0,
             mismatches: 0,
             first_mismatch: None,
             total: SideCounters::default(),
             client: SideCounters::default(),
             server: SideCounters::default(),
+            ports: Vec::new(),
         }
     }
 
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "rates are shown with four digits"
-    )]
-    fn add(&mut self, step: Step, shape: Shape, out: &Outcome, client: SideCounters) {
-        let seconds = (out.elapsed.as_nanos() as f64 / 1e9).max(1e-9);
-        match (step.test, &out.round_trips) {
-            (Test::Bw, _) => {
-                let messages_per_s = out.messages as f64 / seconds;
-                self.bandwidth = Some(Bandwidth {
-                    qps: shape.qps,
-                    depth: shape.depth,
-                    messages: out.messages,
-                    seconds,
-                    messages_per_s,
-                    gbit_per_s: messages_per_s * f64::from(step.size) * 8.0 / 1e9,
-                });
+    fn add(&mut self, all: &[&StepReport], step: Step) {
+        if step.test == Test::Lat {
+            self.latency = trips(all).map(|h| Quantiles::of(&h));
+            self.latency_cpu = Some(Cpu::of(all));
+        } else {
+            self.add_rates(all, step);
+        }
+        self.ports.resize(
+            if all.len() > 1 { all.len() } else { 0 },
+            PortRates {
+                bandwidth: None,
+                reverse: None,
+                latency: None,
+            },
+        );
+        for (port, one) in self.ports.iter_mut().zip(all) {
+            match &one.outcome.round_trips {
+                Some(h) => port.latency = Some(Quantiles::of(h)),
+                None => {
+                    port.bandwidth = Some(Bandwidth::of(one, &one.outcome.sent));
+                    port.reverse = one
+                        .outcome
+                        .reverse
+                        .as_ref()
+                        .map(|r| Bandwidth::of_data(one, r));
+                }
             }
-            (Test::Lat, round_trips) => self.latency = round_trips.as_ref().map(Latency::of),
         }
-        self.verified = self.verified.saturating_add(out.verified);
-        self.mismatches = self.mismatches.saturating_add(out.mismatches);
-        if self.first_mismatch.is_none() {
-            self.first_mismatch.clone_from(&out.first_mismatch);
+        for one in all {
+            let checked = &one.outcome.checked;
+            self.verified = self.verified.saturating_add(checked.verified);
+            self.mismatches = self.mismatches.saturating_add(checked.mismatches);
+            if self.first_mismatch.is_none() {
+                self.first_mismatch.clone_from(&checked.first);
+            }
+            let [client, server] = one.outcome.counters;
+            self.client = self.client.plus(client);
+            self.server = self.server.plus(server);
         }
-        self.client = self.client.plus(client);
-        self.server = self.server.plus(out.server);
         self.total = self.client.plus(self.server);
     }
 
-    fn cells(&self, latency: bool, verify: bool) -> Vec<String> {
-        let none = || "–".to_owned();
-        let mut cells = vec![self.op.to_string(), size_name(self.size)];
-        match &self.bandwidth {
-            Some(b) => cells.extend([rate(b.messages_per_s), format!("{:.3}", b.gbit_per_s)]),
-            None => cells.extend([none(), none()]),
-        }
-        if latency {
-            match &self.latency {
-                Some(l) => cells.extend([l.p50_ns, l.p99_ns, l.p999_ns].map(micros)),
-                None => cells.extend([none(), none(), none()]),
-            }
-        }
-        cells.push(self.total.retransmissions.to_string());
-        cells.push(self.total.icrc_errors.to_string());
-        if verify {
-            cells.push(self.verified.to_string());
-            cells.push(self.mismatches.to_string());
-        }
-        cells
+    fn add_rates(&mut self, all: &[&StepReport], step: Step) {
+        (self.qps, self.depth) = (step.qps, step.depth);
+        let forward = all.iter().map(|one| Bandwidth::of(one, &one.outcome.sent));
+        self.bandwidth = forward.reduce(Bandwidth::plus);
+        let reverse = |one: &&StepReport| {
+            let data = one.outcome.reverse.as_ref()?;
+            Some(Bandwidth::of_data(one, data))
+        };
+        let backward = all.iter().filter_map(reverse).reduce(Bandwidth::plus);
+        self.reverse = backward.map(|bandwidth| Reverse {
+            bandwidth,
+            open: match all {
+                [one] => one.outcome.reverse.as_ref().and_then(|r| r.paced),
+                _ => None,
+            },
+        });
+        self.sum = self.bandwidth.zip(backward).map(|(a, b)| Rates {
+            messages_per_s: a.messages_per_s + b.messages_per_s,
+            gbit_per_s: a.gbit_per_s + b.gbit_per_s,
+        });
+        let found = paced(all).map(|f| f.numbers());
+        self.open = found.map(|found| Open {
+            offered_per_s: all.iter().filter_map(|one| one.step.rate).sum(),
+            found,
+        });
+        self.cpu = Some(Cpu::of(all));
     }
 
     /// What one test found, in one line for people, while more is to come.
     pub(crate) fn line(&self, test: Test) -> String {
-        let found = match (test, &self.bandwidth, &self.latency) {
-            (Test::Bw, Some(b), _) => {
+        let found = match (test, &self.bandwidth, &self.latency, &self.open) {
+            (Test::Bw, Some(b), ..) => {
                 format!(
                     "{} messages/s, {:.3} Gb/s",
                     rate(b.messages_per_s),
                     b.gbit_per_s
                 )
             }
-            (Test::Lat, _, Some(l)) => {
+            (Test::Lat, _, Some(l), _) => {
                 format!(
                     "round trip p50 {} µs, p99 {} µs",
                     micros(l.p50_ns),
                     micros(l.p99_ns)
                 )
             }
+            (Test::Open, Some(b), _, Some(o)) => format!(
+                "{} messages/s, p50 {} µs, p99 {} µs",
+                rate(b.messages_per_s),
+                micros(o.found.latency.p50_ns),
+                micros(o.found.latency.p99_ns)
+            ),
             _ => "nothing".to_owned(),
         };
         format!(
@@ -248,6 +438,118 @@ impl Row {
             self.op.to_string(),
             size_name(self.size)
         )
+    }
+}
+
+/// The round trips of all ports together.
+pub(crate) fn trips(all: &[&StepReport]) -> Option<hdrhistogram::Histogram<u64>> {
+    let each = all.iter().filter_map(|one| one.outcome.round_trips.clone());
+    each.reduce(|mut sum, h| {
+        // The same bounds: nothing can be out of range.
+        let _ = sum.add(&h);
+        sum
+    })
+}
+
+/// What the open loops of all ports found together.
+pub(crate) fn paced(all: &[&StepReport]) -> Option<Found> {
+    let each = all.iter().filter_map(|one| one.outcome.sent.paced.clone());
+    each.reduce(|mut sum, found| {
+        sum.add(&found);
+        sum
+    })
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "rates are shown with four digits"
+)]
+impl Bandwidth {
+    fn of(one: &StepReport, sent: &Sent) -> Self {
+        let seconds = (sent.elapsed_ns as f64 / 1e9).max(1e-9);
+        let messages_per_s = sent.messages as f64 / seconds;
+        Self {
+            qps: one.shape.qps,
+            depth: one.shape.depth,
+            messages: sent.messages,
+            seconds,
+            messages_per_s,
+            peak_messages_per_s: sent.peak_per_s.max(messages_per_s),
+            gbit_per_s: messages_per_s * f64::from(one.step.size) * 8.0 / 1e9,
+        }
+    }
+
+    fn of_data(one: &StepReport, data: &SentData) -> Self {
+        let sent = Sent {
+            messages: data.messages,
+            elapsed_ns: data.elapsed_ns,
+            peak_per_s: data.peak_per_s as f64,
+            paced: None,
+        };
+        Self::of(one, &sent)
+    }
+
+    /// With that of another port: all messages in the time of the slower one.
+    fn plus(self, other: Self) -> Self {
+        let seconds = self.seconds.max(other.seconds);
+        let messages = self.messages.saturating_add(other.messages);
+        let messages_per_s = messages as f64 / seconds;
+        // Bytes are the same in all messages.
+        let per_message = if self.messages_per_s > 0.0 {
+            self.gbit_per_s / self.messages_per_s
+        } else {
+            0.0
+        };
+        Self {
+            qps: self.qps + other.qps,
+            depth: self.depth,
+            messages,
+            seconds,
+            messages_per_s,
+            peak_messages_per_s: self.peak_messages_per_s + other.peak_messages_per_s,
+            gbit_per_s: messages_per_s * per_message,
+        }
+    }
+}
+
+impl Cpu {
+    /// What a message cost, of either direction.
+    #[allow(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    fn of(all: &[&StepReport]) -> Self {
+        let [mut client, mut server] = [Usage::default(), Usage::default()];
+        let mut messages: u64 = 0;
+        for (n, one) in all.iter().enumerate() {
+            let [own, theirs] = &one.outcome.usage;
+            if n == 0 {
+                (client, server) = (own.clone(), theirs.clone());
+            } else {
+                client.add(own);
+                server.add(theirs);
+            }
+            let back = one.outcome.reverse.as_ref().map_or(0, |r| r.messages);
+            messages = messages.saturating_add(one.outcome.sent.messages.saturating_add(back));
+        }
+        let messages = (messages as f64).max(1.0);
+        Self {
+            client: Cost::of(&client, messages),
+            server: Cost::of(&server, messages),
+        }
+    }
+}
+
+impl Cost {
+    #[allow(clippy::cast_precision_loss, reason = "shown with a few digits")]
+    fn of(usage: &Usage, messages: f64) -> Self {
+        let each = |n: u64| n as f64 / messages;
+        Self {
+            ns_per_message: each(usage.cpu_ns()),
+            system_ns_per_message: each(usage.system_ns),
+            instructions_per_message: usage.events.map(|e| each(e.instructions)),
+            cycles_per_message: usage.events.map(|e| each(e.cycles)),
+            cache_misses_per_message: usage.events.map(|e| each(e.cache_misses)),
+            with_kernel: usage.events.map(|e| e.with_kernel),
+            refusal: usage.refusal.clone(),
+        }
     }
 }
 
@@ -264,113 +566,11 @@ pub(crate) fn rate(per_s: f64) -> String {
     out
 }
 
-fn micros(ns: u64) -> String {
+/// A time in ns as µs with two digits.
+pub(crate) fn micros(ns: u64) -> String {
     format!("{}.{:02}", ns / 1000, ns % 1000 / 10)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use xroce_proto::time::Duration;
-
-    fn report() -> Report {
-        let mut r = Report {
-            schema: SCHEMA,
-            version: "0".to_owned(),
-            client_port: "UDP".to_owned(),
-            server_port: "UDP".to_owned(),
-            client: "127.0.0.2".to_owned(),
-            server: "127.0.0.1".to_owned(),
-            path_mtu: 4096,
-            verify: true,
-            results: Vec::new(),
-            stats: None,
-        };
-        let shape = Shape {
-            qps: 1,
-            depth: 64,
-            receives: 64,
-            slots: 64,
-            stride: 64,
-            round: Some(64),
-        };
-        let mut h = Histogram::new(3).unwrap();
-        h.record(5_250).unwrap();
-        for test in [Test::Bw, Test::Lat] {
-            let out = Outcome {
-                messages: 1_000_000,
-                elapsed: Duration::from_millis(1_000),
-                round_trips: (test == Test::Lat).then(|| h.clone()),
-                verified: 10,
-                mismatches: 0,
-                first_mismatch: None,
-                server: SideCounters {
-                    retransmissions: 1,
-                    ..SideCounters::default()
-                },
-            };
-            let client = SideCounters {
-                retransmissions: 2,
-                ..SideCounters::default()
-            };
-            r.add(
-                Step {
-                    op: Op::Send,
-                    test,
-                    size: 64,
-                },
-                shape,
-                &out,
-                client,
-            );
-        }
-        r
-    }
-
-    #[test]
-    fn both_tests_of_a_size_share_a_row() {
-        let r = report();
-        assert_eq!(r.results.len(), 1);
-        let row = &r.results[0];
-        assert!((row.bandwidth.unwrap().gbit_per_s - 0.512).abs() < 1e-9);
-        assert_eq!(row.latency.unwrap().p50_ns / 10, 525);
-        assert_eq!((row.total.retransmissions, row.verified), (6, 20));
-        let table = r.table();
-        assert!(
-            table.contains("1 000 000") && table.contains("5.25"),
-            "{table}"
-        );
-        assert_eq!(
-            row.line(Test::Bw),
-            "SEND    64 B  1 000 000 messages/s, 0.512 Gb/s"
-        );
-        assert!(
-            row.line(Test::Lat).contains("p50 5.25 µs"),
-            "{}",
-            row.line(Test::Lat)
-        );
-    }
-
-    #[test]
-    fn json_names_are_stable() {
-        let v = serde_json::to_value(report()).unwrap();
-        let row = &v["results"][0];
-        assert_eq!(v["schema"], 1);
-        assert_eq!(row["op"], "send");
-        assert_eq!(row["bandwidth"]["messages"], 1_000_000);
-        assert_eq!(row["total"]["retransmissions"], 6);
-        for name in ["p50_ns", "p99_ns", "p999_ns", "min_ns", "max_ns", "samples"] {
-            assert!(row["latency"][name].is_u64(), "{name}");
-        }
-    }
-
-    #[test]
-    fn numbers_for_people() {
-        assert_eq!(rate(0.0), "0");
-        assert_eq!(rate(999.4), "999");
-        assert_eq!(rate(1234.0), "1 234");
-        assert_eq!(rate(12_345_678.0), "12 345 678");
-        assert_eq!(micros(5_259), "5.25");
-        assert_eq!(micros(99), "0.09");
-    }
-}
+#[path = "report_tests.rs"]
+mod tests;

@@ -10,17 +10,20 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{Gid, PathMtu};
 
-use super::answer::Answer;
+use super::answer::{self, Start};
 use super::args::{Backend, Poll, ServerArgs};
 use super::channel::{Channel, SILENCE};
 use super::compat::{self, Job, Line};
 use super::flow::Flow;
-use super::message::{Message, check_gid, check_path_mtu, one_line};
+use super::hall::Hall;
+use super::message::{Lane, Message, check_gid, check_path_mtu, one_line};
 use super::node::Node;
 use super::pattern::Pattern;
 use super::plan::Plan;
 use super::port::{self, Visitor};
+use super::ports::ports;
 use super::talk::{Talk, listen_only, unexpected};
+use super::usage::Gauge;
 use crate::stop::{self, Interrupted};
 
 /// Pause between two looks for a client.
@@ -35,33 +38,135 @@ const HELLO: Duration = Duration::from_millis(3_000);
 /// it is reported on standard error, and the next one is served.
 pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     let service = Service::new(args)?;
-    port::check(&args.port_args)?;
+    let all = ports(&args.port_args, &args.several)?;
+    for port in &all {
+        port::check(port)?;
+    }
     let listener = listen(args)?;
     // With an address known beforehand the port opens now, so that what is wrong with it shows
     // at once. Otherwise each client says by the address it connects to which one to use.
-    let known = args.port_args.local.is_some()
+    let known = !args.port_args.local.is_empty()
         || args.port_args.dev.is_some()
         || args.port_args.backend() == Backend::Xdp;
-    if known {
-        return port::open(
-            &args.port_args,
-            None,
-            Server {
+    match service {
+        Service::Own if known => Hall::open(&all, |hall| {
+            announce(&listener, &hall.names.join("; "), out)?;
+            receive(args, hall, &listener)
+        }),
+        Service::Compat(_) if all.len() > 1 => {
+            bail!("--compat: the peer has one port: give one interface, queue or address")
+        }
+        Service::Compat(_) if known => {
+            let server = Server {
                 args,
                 service: &service,
                 listener: &listener,
                 out,
-            },
-        );
+            };
+            port::open(&args.port_args, None, server)
+        }
+        Service::Own | Service::Compat(_) => {
+            announce(&listener, "UDP socket, opened for each client", out)?;
+            loop {
+                let stream = accept(&listener)?;
+                let outcome = serve_address(args, &service, stream, out);
+                if finish(args, outcome)? {
+                    return Ok(());
+                }
+            }
+        }
     }
-    announce(&listener, "UDP socket, opened for each client", out)?;
+}
+
+/// Serves clients on the ports of the hall, one after another.
+fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()> {
+    let count = u32::try_from(hall.names.len()).unwrap_or(u32::MAX);
     loop {
-        let stream = accept(&listener)?;
-        let outcome = serve_address(args, &service, stream, out);
-        if finish(args, outcome)? {
+        let stream = accept(listener)?;
+        let mut channel = Channel::new(stream, clock::now())?;
+        let peer = channel.peer();
+        let outcome = match hear(&mut channel, count) {
+            Ok(greeting) => gather(listener, count, (channel, greeting))
+                .and_then(|conversations| hall.serve(conversations)),
+            Err(e) => Err(e),
+        };
+        if finish(args, outcome.with_context(|| format!("client {peer}")))? {
             return Ok(());
         }
     }
+}
+
+/// The other conversations of a client, if it has several ports, all in the order of its ports.
+fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec<Conversation>> {
+    let mut places: Vec<Option<Conversation>> = (0..first.1.lane.count).map(|_| None).collect();
+    let result = fill(listener, ports, first, &mut places);
+    let mut all = places.into_iter().flatten();
+    if let Err(e) = result {
+        for (mut channel, _) in all.by_ref() {
+            channel.abort(&format!("{e:#}"), clock::now());
+        }
+        return Err(e);
+    }
+    Ok(all.collect())
+}
+
+/// Waits until each place has the conversation of its port.
+fn fill(
+    listener: &TcpListener,
+    ports: u32,
+    first: Conversation,
+    places: &mut [Option<Conversation>],
+) -> Result<()> {
+    let lane = first.1.lane;
+    let mut missing = lane.count;
+    let mut next = Some(first);
+    let deadline = clock::now() + HELLO;
+    loop {
+        if let Some((channel, greeting)) = next.take() {
+            let number = greeting.lane.index;
+            match places.get_mut(number as usize) {
+                Some(place) if place.is_none() => *place = Some((channel, greeting)),
+                _ => bail!("the client has two ports with the number {number}"),
+            }
+            missing -= 1;
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        if clock::now() >= deadline {
+            bail!(
+                "{missing} of the client's {} ports did not come",
+                lane.count
+            );
+        }
+        next = another(listener, ports, lane)?;
+    }
+}
+
+/// The next conversation if it is of the same client; another client is sent away.
+fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Conversation>> {
+    let Some(stream) = knock(listener)? else {
+        std::thread::sleep(NAP);
+        return Ok(None);
+    };
+    let mut channel = Channel::new(stream, clock::now())?;
+    let greeting = match hear(&mut channel, ports) {
+        Ok(greeting) => greeting,
+        Err(e) if e.is::<Interrupted>() => return Err(e),
+        // Whatever that was, it is not the fault of the client that is being served.
+        Err(e) => {
+            complain(&e.context(format!("client {}", channel.peer())));
+            return Ok(None);
+        }
+    };
+    if (greeting.lane.group, greeting.lane.count) == (lane.group, lane.count) {
+        return Ok(Some((channel, greeting)));
+    }
+    channel.abort(
+        "the server is serving another client: try again",
+        clock::now(),
+    );
+    Ok(None)
 }
 
 /// Serves one client on a port of its own.
@@ -196,12 +301,21 @@ fn finish(args: &ServerArgs, outcome: Result<()>) -> Result<bool> {
     match outcome {
         Err(e) if args.once || e.is::<Interrupted>() || stop::requested() => Err(e),
         Err(e) => {
-            // A server whose standard error is gone goes on serving.
-            let _ = writeln!(std::io::stderr(), "xroce: {}", one_line(&format!("{e:#}")));
+            complain(&e);
             Ok(false)
         }
         Ok(()) => Ok(args.once),
     }
+}
+
+/// The misfortune of a client, in one line.
+fn complain(error: &anyhow::Error) {
+    // A server whose standard error is gone goes on serving.
+    let _ = writeln!(
+        std::io::stderr(),
+        "xroce: {}",
+        one_line(&format!("{error:#}"))
+    );
 }
 
 fn listen(args: &ServerArgs) -> Result<TcpListener> {
@@ -254,16 +368,24 @@ fn announce(listener: &TcpListener, name: &str, out: &mut dyn Write) -> Result<(
 pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     loop {
         stop::check()?;
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(stream),
-            Err(e) => match e.kind() {
-                // A client that hung up while it waited in line is no concern of ours.
-                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
-                    std::thread::sleep(NAP);
-                }
-                _ => bail!("cannot accept clients: {e}"),
-            },
+        match knock(listener)? {
+            Some(stream) => return Ok(stream),
+            None => std::thread::sleep(NAP),
         }
+    }
+}
+
+/// A client, if one is there.
+fn knock(listener: &TcpListener) -> Result<Option<TcpStream>> {
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(e) => match e.kind() {
+            // A client that hung up while it waited in line is no concern of ours.
+            ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {
+                Ok(None)
+            }
+            _ => bail!("cannot accept clients: {e}"),
+        },
     }
 }
 
@@ -276,15 +398,55 @@ pub(crate) fn serve<D: Datapath>(
     node: &mut Node<D>,
     channel: &mut Channel,
 ) -> Result<()> {
-    let result = converse(poll, node, channel);
+    let greeting = hear(channel, 1)?;
+    let result = converse_with(greeting, poll, node, channel);
     if let Err(e) = &result {
         channel.abort(&format!("{e:#}"), clock::now());
     }
     result
 }
 
-fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) -> Result<()> {
-    let (plan, peer) = greet(node, channel)?;
+/// A client, or one of its ports, that has said what it wants.
+pub(crate) type Conversation = (Channel, Greeting);
+
+/// The first word of a client, checked.
+pub(crate) struct Greeting {
+    plan: Plan,
+    gid: IpAddr,
+    lane: Lane,
+}
+
+/// Hears what a client wants; this side has so many `ports`. The client is told if it cannot be.
+fn hear(channel: &mut Channel, ports: u32) -> Result<Greeting> {
+    let heard = listen_only(channel, HELLO).and_then(|message| {
+        let Message::Hello {
+            plan, gid, lane, ..
+        } = message
+        else {
+            return Err(unexpected(&message, "hello"));
+        };
+        plan.check()?;
+        lane.check(ports)?;
+        Ok(Greeting { plan, gid, lane })
+    });
+    if let Err(e) = &heard {
+        channel.abort(&format!("{e:#}"), clock::now());
+    }
+    heard
+}
+
+/// Does what a client wants, up to its bye.
+///
+/// # Errors
+/// The conversation, the port or the queue pairs failed; the client is yet to be told.
+pub(crate) fn converse_with<D: Datapath>(
+    greeting: Greeting,
+    poll: Poll,
+    node: &mut Node<D>,
+    channel: &mut Channel,
+) -> Result<()> {
+    let Greeting { plan, gid, .. } = greeting;
+    let peer = agree(node, channel, gid)?;
     let (path_mtu, memory) = match listen_only(channel, SILENCE)? {
         Message::Connect { path_mtu, memory } => (check_path_mtu(path_mtu)?, memory),
         other => return Err(unexpected(&other, "connect")),
@@ -302,21 +464,28 @@ fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) 
     let mut talk = Talk::new(flow, channel);
     talk.say(&Message::Connected { memory: own })?;
     let pattern = Pattern::new(plan.sizes.iter().copied().max().unwrap_or(0));
+    let mut gauge = Gauge::new();
     let steps: Vec<_> = plan.steps().collect();
     loop {
         match talk.listen()? {
             Message::Bye {} => return Ok(()),
             Message::Start {
                 step: index,
-                qps,
-                messages,
+                qps: theirs,
+                round: first,
             } => {
                 let step = *steps
                     .get(index as usize)
                     .ok_or_else(|| anyhow!("the plan has no step {index}"))?;
                 // The queue pairs of the step before went on answering until now.
                 talk.flow.end_step();
-                Answer::step(&mut talk, &pattern, &plan, (index, step), &qps, messages)
+                let start = Start {
+                    step,
+                    index,
+                    theirs,
+                    first,
+                };
+                answer::step(&mut talk, &pattern, &plan, &mut gauge, &start)
                     .with_context(|| step.to_string())?;
             }
             other => return Err(unexpected(&other, "start")),
@@ -324,13 +493,8 @@ fn converse<D: Datapath>(poll: Poll, node: &mut Node<D>, channel: &mut Channel) 
     }
 }
 
-/// Hears what the client wants and agrees.
-fn greet<D: Datapath>(node: &Node<D>, channel: &mut Channel) -> Result<(Plan, Gid)> {
-    let (plan, gid) = match listen_only(channel, HELLO)? {
-        Message::Hello { plan, gid, .. } => (plan, gid),
-        other => return Err(unexpected(&other, "hello")),
-    };
-    plan.check()?;
+/// Says that this side will do it. Returns where the client is.
+fn agree<D: Datapath>(node: &Node<D>, channel: &mut Channel, gid: IpAddr) -> Result<Gid> {
     let peer = check_gid(gid, node.local())?;
     let accept = Message::Accept {
         gid: node.local(),
@@ -338,5 +502,5 @@ fn greet<D: Datapath>(node: &Node<D>, channel: &mut Channel) -> Result<(Plan, Gi
         port: node.port_name().to_owned(),
     };
     channel.send(&accept, clock::now())?;
-    Ok((plan, peer))
+    Ok(peer)
 }

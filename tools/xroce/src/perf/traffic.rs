@@ -1,459 +1,319 @@
-//! The client's half of a measurement: posts, counts, times and compares.
+//! The client's half of a measurement: sets up, goes round by round, asks the server what it found.
 //!
 //! A bandwidth step is one or more rounds. In a round every queue pair keeps up to `depth`
 //! messages outstanding until its share is done. With verification a round is short, all its
 //! messages lie in buffers of their own, and between rounds, while no clock runs, both sides
-//! compare what arrived and lay out the next. Without verification there is a single round, and
-//! buffers are reused.
+//! compare what arrived and lay out the next. Without verification one round is measured, and
+//! buffers are reused. Rounds before that warm up: they are like the others, and do not count.
 
-use anyhow::{Result, bail};
-use hdrhistogram::Histogram;
+use anyhow::Result;
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
-use super::flow::{Area, Attributes, Done, FULL_ACCESS, Flow};
-use super::message::{Message, SideCounters};
-use super::pattern::{MessageId, Mismatch, Pattern};
-use super::plan::{Limit, Op, Plan, Repair, Shape, Step, Test};
+use super::flow::{Attributes, FULL_ACCESS};
+use super::gate::Gate;
+use super::latency::RoundTrips;
+use super::message::{Message, SentData, SideCounters, check_qps, one_line};
+use super::pattern::Pattern;
+use super::plan::{Limit, Plan, Round, Shape, Step, Test};
+use super::quantiles::histogram;
+use super::side::{Checked, Sent, Side};
 use super::talk::{Talk, unexpected};
-
-/// Round trips that are not recorded: caches and branch predictors are cold.
-const WARM_UP: u64 = 64;
-
-/// Longest round trip told apart, in ns; longer ones count as this long.
-pub(crate) const LONGEST_NS: u64 = 60_000_000_000;
+use super::usage::{Gauge, Usage};
 
 /// What a step found.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Messages completed.
-    pub messages: u64,
-    /// Time in which they were, without the pauses for comparison.
-    pub elapsed: Duration,
+    /// What this side sent, round trips in a latency test.
+    pub sent: Sent,
+    /// What the server sent (`--bidirectional`).
+    pub reverse: Option<SentData>,
     /// Round trips in ns (latency).
-    pub round_trips: Option<Histogram<u64>>,
-    /// Messages compared, at either side.
-    pub verified: u64,
-    /// Messages that differed.
-    pub mismatches: u64,
-    /// The first difference, in words.
-    pub first_mismatch: Option<String>,
-    /// What the server counted.
-    pub server: SideCounters,
+    pub round_trips: Option<hdrhistogram::Histogram<u64>>,
+    /// What was compared, at either side.
+    pub checked: Checked,
+    /// What this side counted, and the server.
+    pub counters: [SideCounters; 2],
+    /// What the threads of this side and of the server used.
+    pub usage: [Usage; 2],
+}
+
+/// What the steps of a client have in common.
+pub(crate) struct Bench<'p> {
+    /// What to measure.
+    pub plan: &'p Plan,
+    /// Bytes of messages.
+    pub pattern: Pattern,
+    /// Of this thread.
+    pub gauge: Gauge,
+    /// Where the ports of a client wait for each other.
+    pub gate: &'p Gate,
 }
 
 /// One step in progress.
-pub(crate) struct Run<'t, 'a, D: Datapath> {
+struct Run<'t, 'a, 'p, D: Datapath> {
     talk: &'t mut Talk<'a, D>,
-    pattern: &'t Pattern,
+    bench: &'t mut Bench<'p>,
     step: Step,
-    repair: Repair,
     /// Index of the step in the plan.
     index: u32,
     shape: Shape,
     limit: Limit,
-    round: u64,
     out: Outcome,
-    done: Vec<Done>,
-    buffer: Vec<u8>,
 }
 
-/// Messages of one queue pair in one round.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
-    /// Posted so far.
-    pub posted: u64,
-    /// Completed so far.
-    pub done: u64,
-}
-
-/// How the messages of a round are posted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Posting {
-    /// What.
-    pub step: Step,
-    /// Outstanding at most.
-    pub depth: u64,
-    /// One in so many is signalled: a completion for every message would cost as much as a small
-    /// message itself.
-    pub interval: u64,
-    /// How many in all; `None` if only time will tell.
-    pub target: Option<u64>,
-}
-
-impl Posting {
-    /// Usual signalling for a depth.
-    pub(crate) fn new(step: Step, depth: u32, target: Option<u64>) -> Self {
-        let depth = u64::from(depth);
-        Self {
-            step,
-            depth,
-            interval: (depth / 4).clamp(1, 16),
-            target,
-        }
-    }
-
-    /// Posts on queue pair `qp` as much as may be outstanding. When it is `late`, goes on to the
-    /// next signalled message only, so that all are known to have arrived. Whether any message is
-    /// outstanding.
-    ///
-    /// # Errors
-    /// As [`Flow::post`].
-    pub(crate) fn fill<D: Datapath>(
-        &self,
-        flow: &mut Flow<'_, D>,
-        qp: u32,
-        p: &mut Progress,
-        late: bool,
-    ) -> Result<bool> {
-        let area = if self.step.op == Op::Read {
-            Area::Target
-        } else {
-            Area::Source
-        };
-        while p.posted - p.done < self.depth {
-            let over = late && p.posted.is_multiple_of(self.interval);
-            if over || self.target == Some(p.posted) {
-                break;
-            }
-            let last = self.target == Some(p.posted + 1);
-            let signaled = last || (p.posted + 1).is_multiple_of(self.interval);
-            flow.post(self.step, area, qp, p.posted, signaled)?;
-            p.posted += 1;
-        }
-        Ok(p.posted > p.done)
-    }
-}
-
-impl<'t, 'a, D: Datapath> Run<'t, 'a, D> {
+impl Bench<'_> {
     /// Sets up the queue pairs of step `index` on both sides and measures it.
     ///
     /// # Errors
     /// A queue pair or the conversation failed, or the user interrupts.
-    pub(crate) fn step(
-        talk: &'t mut Talk<'a, D>,
-        pattern: &'t Pattern,
-        plan: &Plan,
+    pub(crate) fn step<D: Datapath>(
+        &mut self,
+        talk: &mut Talk<'_, D>,
         index: u32,
         step: Step,
     ) -> Result<Outcome> {
-        let shape = plan.shape(step);
-        let limit = if step.test == Test::Bw {
-            plan.bw_limit
-        } else {
-            plan.lat_limit
-        };
-        let mut run = Self {
+        let mut run = Run {
+            shape: self.plan.shape(step),
+            limit: self.plan.limit(step),
             talk,
-            pattern,
+            bench: self,
             step,
-            repair: plan.repair,
             index,
-            shape,
-            limit,
-            round: 0,
             out: Outcome {
-                messages: 0,
-                elapsed: Duration::ZERO,
+                sent: Sent::default(),
+                reverse: None,
                 round_trips: None,
-                verified: 0,
-                mismatches: 0,
-                first_mismatch: None,
-                server: SideCounters::default(),
+                checked: Checked::default(),
+                counters: [SideCounters::default(); 2],
+                usage: [Usage::default(), Usage::default()],
             },
-            done: Vec::with_capacity(64),
-            buffer: vec![0; step.size as usize],
         };
-        run.connect()?;
+        run.bench.gauge.reset();
         match step.test {
-            Test::Bw => run.bandwidth()?,
-            Test::Lat => run.latency(plan.verify)?,
+            Test::Bw | Test::Open => run.rounds()?,
+            Test::Lat => run.latency()?,
         }
+        let Outcome {
+            counters, usage, ..
+        } = &mut run.out;
+        let ([own, _], [used, _]) = (counters, usage);
+        *own = run.talk.flow.counters();
+        *used = run.bench.gauge.usage();
         Ok(run.out)
     }
+}
 
-    fn connect(&mut self) -> Result<()> {
-        let qps = self.talk.flow.start_step(self.shape, FULL_ACCESS)?;
-        let messages = self.round_len();
+impl<D: Datapath> Run<'_, '_, '_, D> {
+    /// Makes and connects the queue pairs; `side` has receives to post before that.
+    fn connect(&mut self, side: Option<&mut Side>, first: Round) -> Result<()> {
+        let flow = &mut self.talk.flow;
+        flow.divide(self.shape);
+        let qps = flow.start_step(self.shape, FULL_ACCESS)?;
+        if let Some(side) = side {
+            side.prepare(flow, &self.bench.pattern, 0, first)?;
+        }
         self.talk.say(&Message::Start {
             step: self.index,
             qps: qps.clone(),
-            messages,
+            round: first,
         })?;
         match self.talk.listen()? {
             Message::Ready { qps: theirs } => {
-                let attributes = Attributes::for_size(self.step.size, self.repair);
-                self.talk.flow.connect_step(&qps, &theirs, attributes)
+                check_qps(&theirs, self.shape.qps)?;
+                let attributes = Attributes::for_size(self.step.size, self.bench.plan.repair);
+                self.talk.flow.connect_step(&qps, &theirs, attributes)?;
             }
-            other => Err(unexpected(&other, "ready")),
+            other => return Err(unexpected(&other, "ready")),
         }
+        // All ports measure at the same time.
+        self.bench.gate.pass(self.talk, self.index)
     }
 
-    /// Messages per queue pair in the coming round, `None` if only time will tell.
-    fn round_len(&self) -> Option<u64> {
-        if self.step.test == Test::Lat {
-            return None;
-        }
-        let left = match self.limit {
-            Limit::Messages(n) => {
-                Some(n.saturating_sub(self.out.messages / u64::from(self.shape.qps)))
+    fn rounds(&mut self) -> Result<()> {
+        let mut side = Side::new(self.bench.plan, self.index, self.step, true);
+        let mut warm = Duration::ZERO;
+        let first = self.next(&side, warm).unwrap_or_else(|| self.plain(true));
+        let (mut round, mut number) = (Some(first), 0);
+        self.connect(Some(&mut side), first)?;
+        while let Some(this) = round {
+            let start = clock::now();
+            self.traffic(&mut side, this)?;
+            if !this.counted {
+                let spent = clock::now().since(start).as_nanos();
+                warm = Duration::from_nanos(warm.as_nanos() + spent);
             }
-            Limit::Millis(_) => None,
-        };
-        match (left, self.shape.round) {
-            (Some(left), Some(round)) => Some(left.min(round.into())),
-            (Some(left), None) => Some(left),
-            (None, round) => round.map(Into::into),
+            round = self.next(&side, warm);
+            let theirs = self.sync(&mut side, number, round)?;
+            side.settle(self.talk, &self.bench.pattern, theirs.as_deref())?;
+            number += 1;
+            if let Some(next) = round {
+                let flow = &mut self.talk.flow;
+                side.prepare(flow, &self.bench.pattern, number, next)?;
+            }
         }
+        self.out.sent = side.sent().clone();
+        self.add_checks(std::mem::take(&mut side.checked));
+        Ok(())
     }
 
-    fn bandwidth(&mut self) -> Result<()> {
-        loop {
-            let target = self.round_len();
-            self.lay_out(target);
-            let sent = self.bandwidth_round(target)?;
-            self.out.messages += sent.iter().sum::<u64>();
-            if self.shape.round.is_some() && self.step.op == Op::Read {
-                self.compare_reads(&sent);
-            }
-            let next = match self.limit {
-                Limit::Millis(ms) if self.out.elapsed < Duration::from_millis(ms) => {
-                    self.shape.round.map(u64::from)
-                }
-                Limit::Millis(_) => None,
-                Limit::Messages(_) => self.round_len().filter(|&n| n > 0),
-            };
-            self.sync(sent, next)?;
-            if next.is_none() {
-                return Ok(());
-            }
-            self.round += 1;
+    /// One round against the clock.
+    fn traffic(&mut self, side: &mut Side, round: Round) -> Result<()> {
+        self.talk.say(&Message::Go {})?;
+        self.talk.flow.stay_awake(side.is_open());
+        if round.counted {
+            self.bench.gauge.start();
         }
-    }
-
-    /// Writes the messages of a verified round into their buffers.
-    fn lay_out(&mut self, target: Option<u64>) {
-        if self.shape.round.is_none() || self.step.op == Op::Read {
-            return;
-        }
-        for qp in 0..self.shape.qps {
-            for n in 0..target.unwrap_or(0) {
-                let bytes = self.pattern.of(self.id(qp, n), self.step.size);
-                self.talk.flow.fill(Area::Source, qp, n, bytes);
-            }
-        }
-    }
-
-    /// One round against the clock. Returns the messages of each queue pair.
-    fn bandwidth_round(&mut self, target: Option<u64>) -> Result<Vec<u64>> {
-        let mut all = vec![Progress::default(); self.shape.qps as usize];
-        let posting = Posting::new(self.step, self.shape.depth, target);
-        let start = clock::now();
-        let deadline = match (self.limit, target) {
-            (Limit::Millis(ms), None) => Some(start + Duration::from_millis(ms)),
-            _ => None,
-        };
-        let mut now = start;
-        loop {
-            let late = deadline.is_some_and(|d| now >= d);
-            let mut busy = false;
-            for (qp, p) in (0..).zip(all.iter_mut()) {
-                busy |= posting.fill(&mut self.talk.flow, qp, p, late)?;
-            }
-            if !busy {
-                break;
-            }
+        side.begin()?;
+        let mut now = clock::now();
+        while side.drive(&mut self.talk.flow, now)? {
             now = self.talk.turn()?;
             self.talk.expect_none("synced")?;
-            self.talk.flow.reap(&mut self.done)?;
-            for d in self.done.drain(..) {
-                if let Some(p) = all.get_mut(d.qp as usize) {
-                    // A completion stands for all before it.
-                    p.done = d.n + 1;
-                }
+            side.pump(&mut self.talk.flow)?;
+        }
+        side.end_round();
+        if round.counted {
+            self.bench.gauge.stop();
+        }
+        self.talk.flow.stay_awake(false);
+        Ok(())
+    }
+
+    /// What comes after the rounds so far: more to warm up, more to measure, or nothing.
+    fn next(&self, side: &Side, warm: Duration) -> Option<Round> {
+        let warmup = Duration::from_millis(self.bench.plan.warmup_millis);
+        if side.sent().messages == 0 && warm < warmup {
+            return Some(self.plain(false));
+        }
+        let sent = side.sent();
+        let within = self.shape.round.map(u64::from);
+        match self.limit {
+            Limit::Messages(n) => {
+                let left = n.saturating_sub(sent.messages / u64::from(self.shape.qps.max(1)));
+                let messages = Some(within.map_or(left, |w| left.min(w)));
+                (left > 0).then_some(Round {
+                    counted: true,
+                    messages,
+                })
+            }
+            Limit::Millis(ms) => {
+                let spent = Duration::from_nanos(sent.elapsed_ns);
+                let more =
+                    sent.elapsed_ns == 0 || (within.is_some() && spent < Duration::from_millis(ms));
+                more.then_some(self.plain(true))
             }
         }
-        let spent = clock::now().since(start).as_nanos();
-        self.out.elapsed = Duration::from_nanos(self.out.elapsed.as_nanos() + spent);
-        Ok(all.iter().map(|p| p.done).collect())
     }
 
-    fn compare_reads(&mut self, sent: &[u64]) {
-        for (qp, &count) in (0..).zip(sent) {
-            for n in 0..count {
-                self.talk.flow.read(Area::Target, qp, n, &mut self.buffer);
-                let miss = self.pattern.mismatch(self.id(qp, n), &self.buffer);
-                self.note(miss);
+    /// A round in full, or as long as time says.
+    fn plain(&self, counted: bool) -> Round {
+        Round {
+            counted,
+            messages: self.shape.round.map(u64::from),
+        }
+    }
+
+    /// Tells the server that the round is over and hears its findings: what it has sent on each
+    /// queue pair, if it sends.
+    fn sync(
+        &mut self,
+        side: &mut Side,
+        round: u64,
+        next: Option<Round>,
+    ) -> Result<Option<Vec<u64>>> {
+        let messages = side.sent_in_round();
+        self.say_sync(round, messages, next)?;
+        let synced = loop {
+            if let Some(message) = self.talk.take_message() {
+                break message;
             }
-        }
+            self.talk.turn()?;
+            // The server may still be sending.
+            side.pump(&mut self.talk.flow)?;
+        };
+        self.take_synced(synced)?;
+        Ok(self.out.reverse.as_ref().map(|sent| sent.round.clone()))
     }
 
-    fn note(&mut self, miss: Option<Mismatch>) {
-        self.out.verified += 1;
-        if let Some(miss) = miss {
-            self.out.mismatches += 1;
-            self.out
-                .first_mismatch
-                .get_or_insert_with(|| miss.to_string());
-        }
-    }
-
-    fn id(&self, qp: u32, n: u64) -> MessageId {
-        MessageId {
-            step: self.index,
-            round: self.round,
-            qp,
-            n,
-        }
-    }
-
-    /// Tells the server that the round is over and hears its findings.
-    fn sync(&mut self, messages: Vec<u64>, next: Option<u64>) -> Result<()> {
+    fn say_sync(&mut self, round: u64, messages: Vec<u64>, next: Option<Round>) -> Result<()> {
         self.talk.say(&Message::Sync {
-            round: self.round,
+            round,
             messages,
             next,
-        })?;
-        match self.talk.listen()? {
-            Message::Synced {
-                verified,
-                mismatches,
-                first,
-                counters,
-            } => {
-                self.out.verified = self.out.verified.saturating_add(verified);
-                self.out.mismatches = self.out.mismatches.saturating_add(mismatches);
-                if self.out.first_mismatch.is_none() {
-                    self.out.first_mismatch =
-                        first.map(|f| format!("at the server, {}", super::message::one_line(&f)));
-                }
-                self.out.server = counters;
-                Ok(())
-            }
-            other => Err(unexpected(&other, "synced")),
+        })
+    }
+
+    fn take_synced(&mut self, message: Message) -> Result<()> {
+        let Message::Synced {
+            verified,
+            mismatches,
+            first,
+            counters,
+            usage,
+            sent,
+        } = message
+        else {
+            return Err(unexpected(&message, "synced"));
+        };
+        let first = first.map(|f| format!("at the server, {}", one_line(&f)));
+        self.add_checks(Checked {
+            verified,
+            mismatches,
+            first,
+        });
+        let refusal = usage.refusal.as_deref().map(one_line);
+        self.out.counters[1] = counters;
+        self.out.usage[1] = Usage { refusal, ..usage };
+        // Only a server that was asked to send has sent.
+        self.out.reverse = sent.filter(|_| self.bench.plan.bidirectional);
+        Ok(())
+    }
+
+    fn add_checks(&mut self, found: Checked) {
+        let all = &mut self.out.checked;
+        all.verified = all.verified.saturating_add(found.verified);
+        all.mismatches = all.mismatches.saturating_add(found.mismatches);
+        if all.first.is_none() {
+            all.first = found.first;
         }
     }
 
-    /// One message at a time: SEND and WRITE are answered in kind, READ answers itself.
-    fn latency(&mut self, verify: bool) -> Result<()> {
-        let mut histogram = match Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3) {
-            Ok(h) => h,
-            Err(e) => bail!("histogram: {e}"),
+    /// One message at a time.
+    fn latency(&mut self) -> Result<()> {
+        let round = Round {
+            counted: true,
+            messages: None,
         };
-        let begin = clock::now();
-        let mut n: u64 = 0;
+        self.connect(None, round)?;
+        self.talk.say(&Message::Go {})?;
+        self.bench.gauge.start();
+        let mut trips = RoundTrips::new(self.step, self.index, self.bench.plan.verify);
+        let mut histogram = histogram()?;
+        let start = clock::now();
+        let begin = trips.warm_up(self.talk, &self.bench.pattern, self.bench.plan, start)?;
         loop {
-            let recorded = n.saturating_sub(WARM_UP);
             match self.limit {
-                Limit::Messages(limit) if recorded >= limit => break,
+                Limit::Messages(limit) if histogram.len() >= limit => break,
                 Limit::Millis(ms)
-                    if recorded > 0 && clock::now().since(begin) >= Duration::from_millis(ms) =>
+                    if !histogram.is_empty()
+                        && clock::now().since(begin) >= Duration::from_millis(ms) =>
                 {
                     break;
                 }
                 _ => {}
             }
-            let ns = self.round_trip(n, verify)?;
-            if n >= WARM_UP {
-                histogram.saturating_record(ns);
-            }
-            n += 1;
+            let ns = trips.one(self.talk, &self.bench.pattern)?;
+            histogram.saturating_record(ns);
         }
-        self.out.elapsed = clock::now().since(begin);
-        self.out.messages = n;
+        self.bench.gauge.stop();
+        self.out.sent.messages = trips.count();
+        self.out.sent.elapsed_ns = clock::now().since(start).as_nanos();
         self.out.round_trips = Some(histogram);
-        self.sync(vec![n], None)
-    }
-
-    /// Sends message `n`, waits for the answer, compares it. Returns the ns in between.
-    fn round_trip(&mut self, n: u64, verify: bool) -> Result<u64> {
-        let (id, size, write) = (self.id(0, n), self.step.size, self.step.op == Op::Write);
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let flow = &mut self.talk.flow;
-        buffer.copy_from_slice(self.pattern.of(id, size));
-        if write && let Some(last) = buffer.last_mut() {
-            *last = flag(n);
-        }
-        match self.step.op {
-            // What an earlier READ brought must not pass for what this one brings.
-            Op::Read if verify => {
-                buffer.fill(0);
-                flow.fill(Area::Target, 0, 0, &buffer);
-            }
-            Op::Read => {}
-            Op::Send => {
-                flow.fill(Area::Source, 0, 0, &buffer);
-                flow.post_recv(0, n, size)?;
-            }
-            Op::Write => flow.fill(Area::Source, 0, 0, &buffer),
-        }
-        let area = if self.step.op == Op::Read {
-            Area::Target
-        } else {
-            Area::Source
-        };
-        let start = clock::now();
-        flow.post(self.step, area, 0, n, true)?;
-        let (mut sent, mut answered) = (false, false);
-        let mut end = start;
-        while !(sent && answered) {
-            self.talk.turn()?;
-            self.talk.flow.reap(&mut self.done)?;
-            for d in self.done.drain(..) {
-                sent |= !d.received;
-                answered |= d.received || self.step.op == Op::Read;
-            }
-            if write && !answered {
-                answered = self.talk.flow.last_byte(Area::Target, 0, 0, size) == flag(n);
-            }
-            if answered && end == start {
-                end = clock::now();
-            }
-            self.talk.expect_none("synced")?;
-        }
-        if verify {
-            self.compare_answer(id, &mut buffer);
-        }
-        self.buffer = buffer;
-        Ok(end.since(start).as_nanos())
-    }
-
-    /// Compares the answer of the server with what was sent, or what it was to be read from.
-    fn compare_answer(&mut self, id: MessageId, buffer: &mut [u8]) {
-        // READ: the source lies still, it is message 0 all the time.
-        let id = if self.step.op == Op::Read {
-            MessageId { n: 0, ..id }
-        } else {
-            id
-        };
-        self.talk.flow.read(Area::Target, 0, 0, buffer);
-        let end = if self.step.op == Op::Write {
-            buffer.len() - 1
-        } else {
-            buffer.len()
-        };
-        let miss = buffer.get(..end).and_then(|b| self.pattern.mismatch(id, b));
-        self.note(miss);
-    }
-}
-
-/// The last byte of WRITE `n` in a latency test, which the other side waits for: never zero, and
-/// never the one before.
-pub(crate) fn flag(n: u64) -> u8 {
-    u8::try_from(n % 255 + 1).unwrap_or(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::flag;
-
-    #[test]
-    fn flags_are_never_zero_and_never_repeat_at_once() {
-        for n in 0..1000 {
-            assert_ne!(flag(n), 0);
-            assert_ne!(flag(n), flag(n + 1));
-        }
-        assert_eq!(flag(u64::MAX), 1);
+        self.say_sync(0, vec![trips.count()], None)?;
+        let synced = self.talk.listen()?;
+        self.take_synced(synced)?;
+        self.add_checks(trips.checked());
+        Ok(())
     }
 }

@@ -45,6 +45,20 @@ impl Finished {
         }
     }
 
+    /// It failed as [`Finished::fails`] says, but for a JSON object on standard output that says the
+    /// same; returns it.
+    #[track_caller]
+    pub(crate) fn failure(&self) -> serde_json::Value {
+        assert_eq!(self.code, Some(1), "{self:#?}");
+        let failure: serde_json::Value =
+            serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {self:#?}"));
+        // Standard error has it on one line.
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let error = words(failure["error"].as_str().unwrap());
+        assert_eq!(words(&self.err), format!("xroce: {error}"));
+        failure
+    }
+
     /// It succeeded; returns the JSON on standard output.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {

@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 use xroce_engine::clock;
 use xroce_net::datapath::Datapath;
-use xroce_proto::time::Instant;
 
 use super::super::flow::{Done, Flow};
+use super::super::meter::Meter;
 use super::super::plan::Step;
-use super::super::traffic::{Posting, Progress};
+use super::super::posting::{Posting, Progress};
 use super::message::PeerReport;
 use super::session::Session;
 
@@ -84,70 +84,15 @@ impl Receives {
     }
 }
 
-/// When how many messages were completed.
-#[derive(Clone, Copy)]
-struct Mark {
-    at: Instant,
-    messages: u64,
-}
-
-/// Measures rates.
-struct Meter {
-    start: Mark,
-    /// Start of the stretch that is being measured.
-    mark: Mark,
-    last: Mark,
-    /// Messages of a stretch.
-    stretch: u64,
-    /// Messages a second of the best stretch.
-    peak: f64,
-}
-
-impl Meter {
-    fn new(at: Instant, stretch: u64) -> Self {
-        let start = Mark { at, messages: 0 };
-        Self {
-            start,
-            mark: start,
-            last: start,
-            stretch,
-            peak: 0.0,
-        }
+fn report(meter: &Meter, size: u32, iterations: u64) -> PeerReport {
+    let mib = |rate: f64| rate * f64::from(size) / f64::from(1 << 20);
+    PeerReport {
+        size: size.into(),
+        iterations,
+        peak_mib_per_s: mib(meter.peak()),
+        average_mib_per_s: mib(meter.average()),
+        mega_messages_per_s: meter.average() / 1e6,
     }
-
-    fn see(&mut self, at: Instant, messages: u64) {
-        self.last = Mark { at, messages };
-        if messages - self.mark.messages >= self.stretch {
-            self.peak = self.peak.max(rate(self.mark, self.last));
-            self.mark = self.last;
-        }
-    }
-
-    #[allow(
-        clippy::cast_precision_loss,
-        reason = "rates are shown with a few digits"
-    )]
-    fn report(&self, size: u32, iterations: u64) -> PeerReport {
-        let average = rate(self.start, self.last);
-        let mib = |rate: f64| rate * f64::from(size) / f64::from(1 << 20);
-        PeerReport {
-            size: size.into(),
-            iterations,
-            peak_mib_per_s: mib(self.peak.max(average)),
-            average_mib_per_s: mib(average),
-            mega_messages_per_s: average / 1e6,
-        }
-    }
-}
-
-/// Messages a second between two marks.
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "rates are shown with a few digits"
-)]
-fn rate(from: Mark, to: Mark) -> f64 {
-    let seconds = to.at.since(from.at).as_nanos() as f64 / 1e9;
-    (to.messages - from.messages) as f64 / seconds.max(1e-9)
 }
 
 /// Sends `iterations` messages of `step` on each queue pair if this side `sends`, and waits for
@@ -199,5 +144,5 @@ pub(super) fn run<D: Datapath>(
     }
     // All queue pairs together, as perftest says it.
     let total = iterations * session.own.len() as u64;
-    Ok(meter.report(step.size, total))
+    Ok(report(&meter, step.size, total))
 }

@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use xroce_proto::time::Duration;
 
-use super::super::args::{Compat, Sizes, TestArgs};
+use super::super::args::{Compat, Format, TestArgs};
+use super::super::parse::Sizes;
 use super::super::plan::{Op, Repair, Test};
 
 /// "All" sizes of perftest are so many powers of two from 2 B up: to 8 MB.
@@ -60,6 +61,9 @@ impl Job {
                 "--compat {program}: the peer sends nothing that could be compared: leave --verify away"
             );
         }
+        if args.format() == Format::Csv {
+            bail!("--compat {program}: results are a table or JSON: leave --format csv away");
+        }
         if args.repair == Repair::Selective {
             bail!(
                 "--compat {program}: the peer does not know selective retransmission: use --repair \
@@ -83,7 +87,7 @@ impl Job {
         let test = one("kind of test", "--test", &args.test, Test::Bw)?;
         if test == Test::Lat {
             for (given, option) in [
-                (args.qps.is_some_and(|n| n > 1), "--qps"),
+                (one_number("--qps", &args.qps, 1)? > 1, "--qps"),
                 (args.bidirectional, "--bidirectional"),
             ] {
                 if given {
@@ -112,9 +116,9 @@ impl Job {
             sizes,
             all: args.sizes.is_some(),
             iterations: args.messages.unwrap_or(iterations),
-            depth: args.depth.unwrap_or(128),
+            depth: one_number("--depth", &args.depth, 128)?,
             rx_depth: args.rx_depth.unwrap_or(512),
-            qps: args.qps.unwrap_or(1),
+            qps: one_number("--qps", &args.qps, 1)?,
             bidirectional: args.bidirectional,
             ..Self::common(Compat::Perftest, args)
         })
@@ -125,8 +129,8 @@ impl Job {
             (args.op.iter().any(|&op| op != Op::Send), "--op"),
             (args.test.iter().any(|&test| test != Test::Lat), "--test"),
             (args.sizes.is_some(), "--sizes"),
-            (args.depth.is_some(), "--depth"),
-            (args.qps.is_some_and(|n| n > 1), "--qps"),
+            (!args.depth.is_empty(), "--depth"),
+            (one_number("--qps", &args.qps, 1)? > 1, "--qps"),
             (args.bidirectional, "--bidirectional"),
         ] {
             if given {
@@ -160,7 +164,7 @@ impl Job {
             mtu: args.mtu,
             bidirectional: false,
             repair: args.repair,
-            json: args.json,
+            json: args.format() == Format::Json,
             patience: Duration::from_millis(args.timeout()),
         }
     }
@@ -168,6 +172,14 @@ impl Job {
     /// The largest message in bytes.
     pub(crate) fn max_size(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(0)
+    }
+}
+
+fn one_number(option: &str, given: &[u32], usual: u32) -> Result<u32> {
+    match given {
+        [] => Ok(usual),
+        [one] => Ok(*one),
+        _ => bail!("--compat: {option} is one number, the peer knows no lists"),
     }
 }
 

@@ -9,7 +9,7 @@ use xroce_proto::time::Instant;
 
 use super::super::flow::{Area, Done};
 use super::super::plan::{Op, Step};
-use super::super::traffic::LONGEST_NS;
+use super::super::quantiles::LONGEST_NS;
 use super::bandwidth::Receives;
 use super::line::Role;
 use super::session::Session;

@@ -32,7 +32,8 @@ impl Order {
     pub(super) fn of(job: &Job) -> Self {
         let both = job.bidirectional;
         match (job.op, job.test) {
-            (Op::Send, Test::Bw) => Self {
+            // No open loop: it is never asked for.
+            (Op::Send, Test::Bw | Test::Open) => Self {
                 early: false,
                 zero_first: true,
                 before: true,
@@ -42,7 +43,7 @@ impl Order {
                 report_last: false,
                 close: true,
             },
-            (Op::Write | Op::Read, Test::Bw) => Self {
+            (Op::Write | Op::Read, Test::Bw | Test::Open) => Self {
                 early: false,
                 zero_first: false,
                 before: both,

@@ -196,6 +196,9 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
             op: job.op,
             test: job.test,
             size,
+            qps: job.qps,
+            depth: job.depth,
+            rate: None,
         };
         let (slots, stride) = layout(step, &self.agreed);
         let flow = &mut self.session.flow;
@@ -229,7 +232,7 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
     fn traffic(&mut self, step: Step, receives: Option<Receives>, row: &mut Row) -> Result<()> {
         let (depth, n) = (self.job.depth, self.job.iterations);
         match step.test {
-            Test::Bw => {
+            Test::Bw | Test::Open => {
                 let found = bandwidth::run(self.session, step, depth, n, self.sends, receives)?;
                 row.bandwidth = Some(found);
             }

@@ -60,6 +60,9 @@ pub(super) fn run<D: Datapath>(
         op: Op::Send,
         test: Test::Lat,
         size,
+        qps: 1,
+        depth: 1,
+        rate: None,
     };
     Session::new(flow, line, role, own, job.patience).finish(|session| {
         introduce(session, address, path_mtu, job.repair)?;

@@ -7,6 +7,7 @@ use super::super::flow::{Flow, NaksReceived};
 use super::super::message::SideCounters;
 use super::super::node::Node;
 use super::super::plan::{Op, Test};
+use super::super::show;
 use super::job::Job;
 use super::latency::RoundTrips;
 use super::line::{Line, Role};
@@ -181,24 +182,11 @@ impl Report {
             "{} {} with {}, {} queue pairs, path MTU {}",
             self.op, self.test, self.peer, self.qps, self.path_mtu
         )];
-        lines.push(match self.test {
-            Test::Bw => format!(
-                " {:<10} {:<14} {:<18} {:<19} {}",
-                "#bytes", "#iterations", "BW peak[MB/sec]", "BW average[MB/sec]", "MsgRate[Mpps]"
-            ),
-            Test::Lat => format!(
-                " {:<8} {:<12} {:<12} {:<12} {:<16} {:<12} {:<14} {:<21} {}",
-                "#bytes",
-                "#iterations",
-                "t_min[usec]",
-                "t_max[usec]",
-                "t_typical[usec]",
-                "t_avg[usec]",
-                "t_stdev[usec]",
-                "99% percentile[usec]",
-                "99.9% percentile[usec]"
-            ),
-        });
+        let head = match self.test {
+            Test::Bw | Test::Open => show::BANDWIDTH_HEAD,
+            Test::Lat => show::LATENCY_HEAD,
+        };
+        lines.push(head.to_owned());
         lines.extend(self.rows.iter().map(Row::line));
         let Counters { own, naks } = self.counters;
         lines.push(format!(
@@ -218,30 +206,26 @@ impl Report {
 impl Row {
     fn line(&self) -> String {
         if let Some(l) = self.latency {
-            return format!(
-                " {:<8} {:<12} {:<12.2} {:<12.2} {:<16.2} {:<12.2} {:<14.2} {:<21.2} {:.2}",
-                self.size,
-                self.iterations,
+            let times = [
                 l.min_us,
                 l.max_us,
                 l.typical_us,
                 l.average_us,
                 l.deviation_us,
                 l.p99_us,
-                l.p999_us
-            );
+                l.p999_us,
+            ];
+            return show::latency_line(self.size, self.iterations, times);
         }
         // Both directions together, as perftest shows them.
         let own = self.bandwidth.unwrap_or_default();
         let peer = self.peer.unwrap_or_default();
         let iterations = own.iterations.max(peer.iterations);
-        format!(
-            " {:<10} {:<14} {:<18.2} {:<19.2} {:.6}",
-            self.size,
-            iterations,
+        let values = [
             own.peak_mib_per_s + peer.peak_mib_per_s,
             own.average_mib_per_s + peer.average_mib_per_s,
-            own.mega_messages_per_s + peer.mega_messages_per_s
-        )
+            own.mega_messages_per_s + peer.mega_messages_per_s,
+        ];
+        show::bandwidth_line(self.size, iterations, values)
     }
 }
