@@ -42,29 +42,6 @@ pub(crate) struct RateArgs {
     /// Model of the emulated processor; "max" has carry-less multiplication for CRCs
     #[arg(long, default_value = "qemu64")]
     cpu: String,
-    /// How frames of xroce come and go in the guests
-    #[arg(long, value_enum, default_value_t)]
-    backend: Backend,
-}
-
-/// A backend of `xroce perf`.
-#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
-enum Backend {
-    /// AF_XDP on the virtio interface.
-    #[default]
-    Xdp,
-    /// A UDP socket, whose kernel cuts segments and puts them together.
-    Udp,
-}
-
-impl Backend {
-    /// Options of `xroce perf`.
-    fn options(self) -> &'static str {
-        match self {
-            Self::Xdp => "--dev eth0",
-            Self::Udp => "--backend udp",
-        }
-    }
 }
 
 /// One test, all rounds.
@@ -139,6 +116,7 @@ pub(crate) fn run(cache: &Cache, args: &RateArgs, accel: Accel, dir: &Path) -> R
     };
     let mut server = boot(1, "a.sock", "b.sock")?;
     let mut client = boot(2, "b.sock", "a.sock")?;
+    let mut port = String::new();
     let mut rows: Vec<Row> = TESTS
         .map(|(operation, size, _, target)| Row {
             operation,
@@ -152,7 +130,7 @@ pub(crate) fn run(cache: &Cache, args: &RateArgs, accel: Accel, dir: &Path) -> R
         for (row, (op, size, messages, _)) in rows.iter_mut().zip(TESTS) {
             let theirs = rxe(&mut server, &mut client, op, size, messages)
                 .with_context(|| format!("rxe, {op} of {size} B"))?;
-            let ours = xroce(&mut server, &mut client, args.backend, (op, size, messages))
+            let ours = xroce(&mut server, &mut client, op, size, messages, &mut port)
                 .with_context(|| format!("xroce, {op} of {size} B"))?;
             eprintln!(
                 "round {round}: {op} of {size} B: rxe {theirs:.0}/s, xroce {ours:.0}/s, {:.2}",
@@ -162,13 +140,13 @@ pub(crate) fn run(cache: &Cache, args: &RateArgs, accel: Accel, dir: &Path) -> R
             row.xroce.push(ours);
         }
     }
-    print(&rows, &image.release, client.accel());
+    print(&rows, &image.release, client.accel(), &port);
     let json = serde_json::to_string_pretty(&rows)?;
     std::fs::write(dir.join("rate.json"), json + "\n").context("rate.json")
 }
 
 #[allow(clippy::print_stdout, reason = "the table is the output")]
-fn print(rows: &[Row], kernel: &str, accel: Accel) {
+fn print(rows: &[Row], kernel: &str, accel: Accel, port: &str) {
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["operation", "size", "rxe", "xroce", "ratio", "target"]);
@@ -195,7 +173,7 @@ fn print(rows: &[Row], kernel: &str, accel: Accel) {
         ]);
     }
     println!("{table}");
-    println!("D8: two machines, {kernel}, {accel:?}, path MTU 4096, {DEPTH} outstanding");
+    println!("D8: two machines, {kernel}, {accel:?}, {port}, path MTU 4096, {DEPTH} outstanding");
 }
 
 /// Messages a second of perftest over rxe.
@@ -233,19 +211,20 @@ fn rxe(server: &mut Vm, client: &mut Vm, op: &str, size: u32, messages: u32) -> 
     })
 }
 
-/// Messages a second of `xroce perf`.
+/// Messages a second of `xroce perf`; `port` becomes the name of its port.
 fn xroce(
     server: &mut Vm,
     client: &mut Vm,
-    backend: Backend,
-    (op, size, messages): (&str, u32, u32),
+    op: &str,
+    size: u32,
+    messages: u32,
+    port: &mut String,
 ) -> Result<f64> {
-    let port = backend.options();
-    let command = format!("{XROCE} perf server {port} --once");
+    let command = format!("{XROCE} perf server --dev eth0 --once");
     server.agent().spawn("xroce", &command)?;
     wait_for_port(server.agent(), PERF_PORT)?;
     let command = format!(
-        "{XROCE} perf client 10.77.0.1 {port} --op {op} --test bw --size {size} \
+        "{XROCE} perf client 10.77.0.1 --dev eth0 --op {op} --test bw --size {size} \
          --messages {messages} --depth {DEPTH} --mtu 4096 --timeout 20 --json"
     );
     let output = client.agent().exec(&command, PATIENCE)?;
@@ -258,6 +237,9 @@ fn xroce(
     let json = text.find('{').and_then(|at| text.get(at..));
     let value: serde_json::Value =
         serde_json::from_str(json.unwrap_or_default()).with_context(|| text.clone())?;
+    if let Some(name) = value["client_port"].as_str() {
+        name.clone_into(port);
+    }
     value["results"][0]["bandwidth"]["messages_per_s"]
         .as_f64()
         .with_context(|| format!("no messages_per_s in {text}"))
