@@ -100,7 +100,9 @@ pub(super) struct Response {
 /// Ring of [`ReadJob`]s.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
+    /// Made for the first request: most queue pairs of many are never asked.
     jobs: Box<[Option<ReadJob>]>,
+    limit: u8,
     /// Slot the next request goes to: the oldest.
     next_slot: usize,
     pending: u32,
@@ -115,7 +117,8 @@ const REPEATS_MAX: usize = 64;
 impl Replay {
     pub(super) fn new(max_dest_rd_atomic: u8) -> Self {
         Self {
-            jobs: vec![None; max_dest_rd_atomic.into()].into(),
+            jobs: Box::default(),
+            limit: max_dest_rd_atomic,
             next_slot: 0,
             pending: 0,
             repeats: VecDeque::new(),
@@ -146,19 +149,21 @@ impl Replay {
     /// and what asked for the repetition was late or a copy.
     pub(super) fn has_room(&self) -> bool {
         match self.jobs.get(self.next_slot) {
-            None => false,
+            None => self.limit != 0,
             Some(slot) => slot.is_none_or(|job| job.answered),
         }
     }
 
     /// READs and atomics at once, at most.
     pub(super) fn limit(&self) -> u8 {
-        // Made of a u8.
-        u8::try_from(self.jobs.len()).unwrap_or(u8::MAX)
+        self.limit
     }
 
     /// Takes over the oldest entry; [`Replay::has_room`] was asked before.
     pub(super) fn push(&mut self, job: ReadJob) {
+        if self.jobs.is_empty() {
+            self.jobs = vec![None; self.limit.into()].into();
+        }
         if let Some(slot) = self.jobs.get_mut(self.next_slot) {
             if !slot.replace(job).is_some_and(|old| old.is_pending()) {
                 self.pending += 1;
