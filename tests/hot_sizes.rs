@@ -54,7 +54,7 @@ fn sizes_are_as_pinned() {
         .map(|(name, size)| format!("{name:<15} {size:>4}\n"))
         .collect();
     insta::assert_snapshot!(lines, @r"
-    Qp              1120
+    Qp               952
     HeaderTemplate   108
     Counters         504
     AddressVector     56

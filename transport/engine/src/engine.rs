@@ -454,12 +454,13 @@ impl<D: Datapath> Engine<D> {
     pub fn failure(&self, qpn: Qpn) -> Option<Failure> {
         let entry = self.core.qps.get(self.core.qps.find(qpn)?)?;
         let report = *entry.qp.failure()?;
+        let trouble = entry.trouble();
         Some(Failure {
             report,
-            icrc_errors: entry.icrc_errors,
+            icrc_errors: trouble.icrc_errors,
             icrc_from_peer: self.core.icrc.from(report.peer),
-            icrc_last_from: entry.icrc_last_from,
-            icmp: entry.icmp,
+            icrc_last_from: trouble.icrc_last_from,
+            icmp: trouble.icmp,
             address_gone: entry.address_gone,
             link_down: self.core.paths.link_down,
             unknown_qp: self.core.stats.unknown_qp,

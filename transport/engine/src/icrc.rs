@@ -55,8 +55,9 @@ impl Core {
         self.stats.icrc_errors += 1;
         let mut peer = None;
         if let Some((_, entry)) = self.qps.find_mut(dest_qp) {
-            entry.icrc_errors += 1;
-            entry.icrc_last_from = Some(src);
+            let trouble = entry.trouble_mut();
+            trouble.icrc_errors += 1;
+            trouble.icrc_last_from = Some(src);
             peer = entry.qp.path().map(|av| av.dst);
         }
         if self.icrc.note(src) {

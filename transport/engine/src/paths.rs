@@ -141,7 +141,7 @@ impl Core {
                 who && av.src == src && av.dst == dst
             };
             if entry.qp.path().is_some_and(is_it) {
-                entry.icmp.note(error);
+                entry.trouble_mut().icmp.note(error);
             }
         }
     }

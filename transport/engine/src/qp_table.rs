@@ -3,7 +3,7 @@
 //! A QPN is a slot index in its low 18 bits and a generation above: packets for a destroyed QP
 //! miss the one that took its place.
 
-use xroce_proto::qp::{CreateError, Qp, QpInit};
+use xroce_proto::qp::{CreateError, QP_SIZE, Qp, QpInit};
 use xroce_proto::time::Instant;
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::template::Lower;
@@ -29,14 +29,37 @@ pub(crate) struct Entry {
     pub(crate) class: u8,
     /// When it may send a congestion notification again.
     pub(crate) next_cnp: Instant,
+    /// What went wrong on the way, once something has.
+    trouble: Option<Box<Trouble>>,
+    /// The address its packets come from is not there any more.
+    pub(crate) address_gone: bool,
+}
+
+/// What an idle queue pair holds beside its rings (D11): 1 KB.
+const _: () = assert!(size_of::<Entry>() - size_of::<Qp>() + QP_SIZE <= 1024);
+
+/// What went wrong with packets of a QP.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Trouble {
     /// Packets for this QP whose ICRC was wrong.
     pub(crate) icrc_errors: u64,
     /// Where the last of them came from.
     pub(crate) icrc_last_from: Option<Gid>,
     /// What routers and hosts said about its packets.
     pub(crate) icmp: IcmpSeen,
-    /// The address its packets come from is not there any more.
-    pub(crate) address_gone: bool,
+}
+
+impl Entry {
+    /// Nothing, if nothing went wrong.
+    pub(crate) fn trouble(&self) -> Trouble {
+        self.trouble.as_deref().copied().unwrap_or_default()
+    }
+
+    /// To be written to.
+    #[cold]
+    pub(crate) fn trouble_mut(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
 }
 
 #[derive(Debug)]
@@ -77,9 +100,7 @@ impl QpTable {
             active: false,
             class: 0,
             next_cnp: Instant::default(),
-            icrc_errors: 0,
-            icrc_last_from: None,
-            icmp: IcmpSeen::default(),
+            trouble: None,
             address_gone: false,
         }));
         Ok(Some(qpn))

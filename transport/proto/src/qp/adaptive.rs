@@ -18,7 +18,7 @@ impl Qp {
     /// A round trip was measured.
     pub(super) fn adapt_wait(&mut self) {
         let cold = &mut *self.cold;
-        let (Some(params), Some(configured)) = (cold.adaptive, cold.timeout) else {
+        let (Some(params), Some(configured)) = (cold.adaptive(), cold.timeout()) else {
             return;
         };
         if let Some(longest) = cold.rtt_estimator.longest() {
@@ -30,13 +30,13 @@ impl Qp {
     pub(super) fn adaptive_wait(&self) -> Option<Duration> {
         let wait = self.cold.ack_wait?.as_nanos();
         let doubled = wait << self.cold.timeouts_in_row.min(BACKOFF_MAX);
-        Some(Duration::from_nanos(doubled).min(self.cold.timeout?))
+        Some(Duration::from_nanos(doubled).min(self.cold.timeout()?))
     }
 
     /// Takes one of the retries for a loss; `false` if none is left.
     pub(super) fn take_retry(&mut self, now: Instant, signal: LossSignal) -> bool {
         if let (LossSignal::Timeout(_), Some(_), Some(configured)) =
-            (signal, self.cold.adaptive, self.cold.timeout)
+            (signal, self.cold.adaptive(), self.cold.timeout())
         {
             let waited = self.cold.ack_wait.unwrap_or(configured).as_nanos();
             if self.cold.timeouts_in_row == 0 {

@@ -55,6 +55,7 @@ use xroce_wire::template::{HeaderTemplate, Lower};
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
 use hot::{RxHot, TxHot};
 pub use notice::CnpClass;
+use query::Given;
 pub use query::{Gauges, QpInfo};
 use replay::Replay;
 use report::{FailureReport, LastSeen};
@@ -71,7 +72,7 @@ pub use ud::{AddressHandle, Destination};
 use crate::cc::{CongestionControl, Fixed, Rate};
 use crate::memory::{Access, Memory};
 use crate::pacer::Pacer;
-use crate::recovery::{AdaptiveParams, LossRecovery};
+use crate::recovery::{AdaptiveParams, LossRecovery, Reliability};
 use crate::reject::Why;
 use crate::rtt::{Histogram, RttEstimator, Timed};
 use crate::time::{Duration, Instant};
@@ -121,7 +122,7 @@ struct Cold {
     lower: Lower,
     access: Access,
     /// Attributes given since RESET.
-    given: QpAttr,
+    given: Given,
     pkey: PKey,
     av: AddressVector,
     /// Traffic class that packets carry: that of the path, ECN-capable if the congestion control
@@ -132,7 +133,6 @@ struct Cold {
     /// VLAN of the path, 0 without: frames from others are not this QP's.
     vid: u16,
     dest_qpn: Qpn,
-    timeout: Option<Duration>,
     /// Congestion control slows down to this and no further.
     least_rate: Rate,
     /// How long an ACK is waited for now: that, or less if it follows the round trip.
@@ -159,12 +159,25 @@ struct Cold {
     /// From the first round trip measured.
     rtt: Option<Box<Histogram>>,
     rtt_estimator: RttEstimator,
-    /// Set where the ACK timeout follows the measured round trip.
-    adaptive: Option<AdaptiveParams>,
     /// Largest payload among the packets that were timed.
     largest_acked: u32,
     /// What only a UD QP has.
-    datagrams: Option<Datagrams>,
+    datagrams: Option<Box<Datagrams>>,
+}
+
+impl Cold {
+    /// The timeout attribute, as a time; `None`: no ACK is waited for.
+    fn timeout(&self) -> Option<Duration> {
+        crate::params::ack_timeout(self.given.timeout()?)
+    }
+
+    /// Set where the ACK timeout follows the measured round trip.
+    fn adaptive(&self) -> Option<AdaptiveParams> {
+        match self.given.reliability()? {
+            Reliability::Adaptive(params) => Some(params),
+            Reliability::GoBackN | Reliability::Selective(_) => None,
+        }
+    }
 }
 
 /// The path before RTR: none.
@@ -236,14 +249,13 @@ impl Qp {
                 init,
                 lower,
                 access: Access::empty(),
-                given: QpAttr::default(),
+                given: Given::default(),
                 pkey: PKey::DEFAULT,
                 av: NO_PATH,
                 traffic_class: 0,
                 cnp_class: CnpClass::default(),
                 vid: 0,
                 dest_qpn: Qpn::new(0),
-                timeout: None,
                 least_rate: Rate::bits_per_second(1),
                 ack_wait: None,
                 quiet_since: Instant::default(),
@@ -260,9 +272,8 @@ impl Qp {
                 cause: Cause::Solicit,
                 rtt: None,
                 rtt_estimator: RttEstimator::default(),
-                adaptive: None,
                 largest_acked: 0,
-                datagrams: Datagrams::of(&init),
+                datagrams: Datagrams::of(&init).map(Box::new),
             }),
         })
     }
@@ -375,16 +386,15 @@ impl Qp {
 
     fn apply(&mut self, attr: &QpAttr) {
         let cold = &mut *self.cold;
-        query::note(&mut cold.given, attr);
+        cold.given.note(attr);
         if let Some(access) = attr.access {
             cold.access = access;
         }
         if let Some(mtu) = attr.path_mtu {
             self.tx.mtu = mtu;
         }
-        if let Some(code) = attr.timeout {
-            cold.timeout = crate::params::ack_timeout(code);
-            cold.ack_wait = cold.timeout;
+        if attr.timeout.is_some() {
+            cold.ack_wait = cold.timeout();
         }
         if let Some(n) = attr.retry_cnt {
             cold.retry_cnt = n;
@@ -418,7 +428,7 @@ impl Qp {
             datagrams.qkey = qkey;
         }
         if attr.timeout.is_some() || attr.path_mtu.is_some() {
-            cold.least_rate = notice::least_rate(self.tx.mtu, cold.timeout);
+            cold.least_rate = notice::least_rate(self.tx.mtu, cold.timeout());
         }
         if let Some(cc) = &attr.congestion {
             self.cc.adopt(cc);
@@ -442,7 +452,7 @@ impl Qp {
         self.replay = Replay::default();
         self.sq.clear();
         self.rq.clear();
-        self.cold.given = QpAttr::default();
+        self.cold.given = Given::default();
         self.cold.comm_est = false;
         self.cold.notify_drained = false;
         self.cold.last_seen = LastSeen::default();
@@ -451,7 +461,6 @@ impl Qp {
         self.cold.largest_acked = 0;
         self.cold.timeouts_in_row = 0;
         self.cold.rtt_estimator = RttEstimator::default();
-        self.cold.adaptive = None;
         self.selective = None;
         self.timed = Timed::NONE;
     }

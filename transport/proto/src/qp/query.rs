@@ -1,5 +1,8 @@
 //! What a queue pair says about itself (`ibv_query_qp`), and its partition.
 
+use alloc::boxed::Box;
+
+use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{PKey, Psn, Qpn};
 use xroce_wire::path::AddressVector;
@@ -7,10 +10,9 @@ use xroce_wire::template::TemplateError;
 
 use super::report::FailureReport;
 use super::{Arrival, Qp, QpAttr, QpInit, QpState};
-use alloc::boxed::Box;
-
-use crate::cc::CongestionController;
+use crate::cc::{CongestionControl, CongestionController};
 use crate::counters::Counters;
+use crate::recovery::Reliability;
 use crate::reject::Why;
 use crate::rtt::Histogram;
 use crate::time::{Duration, Instant};
@@ -139,15 +141,31 @@ impl Qp {
     /// State, attributes and capacities as they are now.
     #[must_use]
     pub fn query(&self) -> QpInfo {
-        let given = &self.cold.given;
+        let (cold, given) = (&*self.cold, &self.cold.given);
+        let has = |flag| given.has.contains(flag).then_some(());
         let attr = QpAttr {
             state: Some(self.tx.state),
             cur_state: Some(self.tx.state),
-            pkey: self.cold.pkey,
-            rq_psn: given.rq_psn.map(|_| self.rx.expected_psn),
-            sq_psn: given.sq_psn.map(|_| self.tx.max_psn),
-            en_sqd_async_notify: Some(self.cold.notify_drained),
-            ..given.clone()
+            en_sqd_async_notify: Some(cold.notify_drained),
+            access: has(Has::ACCESS).map(|()| cold.access),
+            pkey_index: given.pkey_index,
+            pkey: cold.pkey,
+            port: given.port,
+            qkey: has(Has::QKEY).and_then(|()| Some(cold.datagrams.as_ref()?.qkey)),
+            av: has(Has::AV).map(|()| cold.av),
+            path_mtu: has(Has::PATH_MTU).map(|()| self.tx.mtu),
+            timeout: given.timeout,
+            retry_cnt: has(Has::RETRY_CNT).map(|()| cold.retry_cnt),
+            rnr_retry: has(Has::RNR_RETRY).map(|()| cold.rnr_retry),
+            rq_psn: has(Has::RQ_PSN).map(|()| self.rx.expected_psn),
+            max_rd_atomic: has(Has::MAX_RD_ATOMIC).map(|()| self.tx.max_reads),
+            min_rnr_timer: has(Has::MIN_RNR_TIMER).map(|()| cold.min_rnr_timer),
+            sq_psn: has(Has::SQ_PSN).map(|()| self.tx.max_psn),
+            max_dest_rd_atomic: has(Has::MAX_DEST_RD_ATOMIC).map(|()| self.replay.limit()),
+            dest_qpn: has(Has::DEST_QPN).map(|()| cold.dest_qpn),
+            congestion: given.congestion.clone(),
+            rate_limit: has(Has::RATE_LIMIT).map(|()| self.rate_limit),
+            reliability: given.reliability,
         };
         QpInfo {
             attr,
@@ -191,50 +209,100 @@ impl Qp {
     }
 }
 
-/// Notes every attribute that `new` gives. Each is named, so that none can be forgotten.
-pub(super) fn note(given: &mut QpAttr, new: &QpAttr) {
-    let QpAttr {
-        state: _,
-        cur_state: _,
-        en_sqd_async_notify: _,
-        access,
-        pkey_index,
-        pkey: _,
-        port,
-        qkey,
-        av,
-        path_mtu,
-        timeout,
-        retry_cnt,
-        rnr_retry,
-        rq_psn,
-        max_rd_atomic,
-        min_rnr_timer,
-        sq_psn,
-        max_dest_rd_atomic,
-        dest_qpn,
-        congestion,
-        rate_limit,
-        reliability,
-    } = new;
-    given.access = access.or(given.access);
-    given.pkey_index = pkey_index.or(given.pkey_index);
-    given.port = port.or(given.port);
-    given.qkey = qkey.or(given.qkey);
-    given.av = av.or(given.av);
-    given.path_mtu = path_mtu.or(given.path_mtu);
-    given.timeout = timeout.or(given.timeout);
-    given.retry_cnt = retry_cnt.or(given.retry_cnt);
-    given.rnr_retry = rnr_retry.or(given.rnr_retry);
-    given.rq_psn = rq_psn.or(given.rq_psn);
-    given.max_rd_atomic = max_rd_atomic.or(given.max_rd_atomic);
-    given.min_rnr_timer = min_rnr_timer.or(given.min_rnr_timer);
-    given.sq_psn = sq_psn.or(given.sq_psn);
-    given.max_dest_rd_atomic = max_dest_rd_atomic.or(given.max_dest_rd_atomic);
-    given.dest_qpn = dest_qpn.or(given.dest_qpn);
-    given.rate_limit = rate_limit.or(given.rate_limit);
-    given.reliability = reliability.or(given.reliability);
-    if congestion.is_some() {
-        given.congestion.clone_from(congestion);
+bitflags! {
+    /// Attributes that were given, whose values are where they are used.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    struct Has: u16 {
+        const ACCESS = 1;
+        const QKEY = 1 << 1;
+        const AV = 1 << 2;
+        const PATH_MTU = 1 << 3;
+        const RETRY_CNT = 1 << 4;
+        const RNR_RETRY = 1 << 5;
+        const RQ_PSN = 1 << 6;
+        const MAX_RD_ATOMIC = 1 << 7;
+        const MIN_RNR_TIMER = 1 << 8;
+        const SQ_PSN = 1 << 9;
+        const MAX_DEST_RD_ATOMIC = 1 << 10;
+        const DEST_QPN = 1 << 11;
+        const RATE_LIMIT = 1 << 12;
+    }
+}
+
+/// What was given since RESET, for `query`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    has: Has,
+    // Whose values are nowhere else.
+    pkey_index: Option<u16>,
+    port: Option<u8>,
+    timeout: Option<u8>,
+    congestion: Option<CongestionControl>,
+    reliability: Option<Reliability>,
+}
+
+impl Given {
+    /// The code of the ACK timeout.
+    pub(super) fn timeout(&self) -> Option<u8> {
+        self.timeout
+    }
+
+    /// How losses are repaired.
+    pub(super) fn reliability(&self) -> Option<Reliability> {
+        self.reliability
+    }
+
+    /// Notes every attribute that `new` gives. Each is named, so that none can be forgotten.
+    pub(super) fn note(&mut self, new: &QpAttr) {
+        let QpAttr {
+            state: _,
+            cur_state: _,
+            en_sqd_async_notify: _,
+            access,
+            pkey_index,
+            pkey: _,
+            port,
+            qkey,
+            av,
+            path_mtu,
+            timeout,
+            retry_cnt,
+            rnr_retry,
+            rq_psn,
+            max_rd_atomic,
+            min_rnr_timer,
+            sq_psn,
+            max_dest_rd_atomic,
+            dest_qpn,
+            congestion,
+            rate_limit,
+            reliability,
+        } = new;
+        for (flag, is_given) in [
+            (Has::ACCESS, access.is_some()),
+            (Has::QKEY, qkey.is_some()),
+            (Has::AV, av.is_some()),
+            (Has::PATH_MTU, path_mtu.is_some()),
+            (Has::RETRY_CNT, retry_cnt.is_some()),
+            (Has::RNR_RETRY, rnr_retry.is_some()),
+            (Has::RQ_PSN, rq_psn.is_some()),
+            (Has::MAX_RD_ATOMIC, max_rd_atomic.is_some()),
+            (Has::MIN_RNR_TIMER, min_rnr_timer.is_some()),
+            (Has::SQ_PSN, sq_psn.is_some()),
+            (Has::MAX_DEST_RD_ATOMIC, max_dest_rd_atomic.is_some()),
+            (Has::DEST_QPN, dest_qpn.is_some()),
+            (Has::RATE_LIMIT, rate_limit.is_some()),
+        ] {
+            if is_given {
+                self.has |= flag;
+            }
+        }
+        self.pkey_index = pkey_index.or(self.pkey_index);
+        self.port = port.or(self.port);
+        self.timeout = timeout.or(self.timeout);
+        self.reliability = reliability.or(self.reliability);
+        if congestion.is_some() {
+            self.congestion.clone_from(congestion);
+        }
     }
 }

@@ -549,17 +549,17 @@ impl Qp {
     /// specification allows (R12). A peer that is alive but slower than T would otherwise get
     /// more copies to throw away with every timeout, and fall further behind.
     fn patience(&mut self, signal: LossSignal) -> Option<Duration> {
-        let row = &mut self.cold.timeouts_in_row;
-        *row = match signal {
-            LossSignal::Timeout(_) => row.saturating_add(1),
+        let row = match signal {
+            LossSignal::Timeout(_) => self.cold.timeouts_in_row.saturating_add(1),
             // The peer has spoken.
             _ => 0,
         };
-        if self.cold.adaptive.is_some() {
+        self.cold.timeouts_in_row = row;
+        if self.cold.adaptive().is_some() {
             return self.adaptive_wait();
         }
-        let doublings = (*row).min(params::TIMEOUT_DOUBLINGS);
-        let timeout = self.cold.timeout?;
+        let doublings = row.min(params::TIMEOUT_DOUBLINGS);
+        let timeout = self.cold.timeout()?;
         Some(Duration::from_nanos(timeout.as_nanos() << doublings))
     }
 

@@ -146,10 +146,9 @@ impl Qp {
 
     fn set_reliability(&mut self, reliability: Reliability) {
         self.selective = None;
-        self.cold.adaptive = None;
         match reliability {
-            Reliability::GoBackN => {}
-            Reliability::Adaptive(params) => self.cold.adaptive = Some(params),
+            // Of the timeout that follows the round trip there are only the parameters.
+            Reliability::GoBackN | Reliability::Adaptive(_) => {}
             Reliability::Selective(params) => {
                 let state = Selective::new(params, self.tx.mtu.bytes());
                 self.selective = Some(Box::new(state));
@@ -202,7 +201,7 @@ impl Qp {
         let params = &selective.params;
         let few = selective.board.flying() < SelectiveParams::FEW;
         let floor = if few { params.rto_low } else { params.rto_high };
-        let configured = self.cold.timeout.map_or(u64::MAX, Duration::as_nanos);
+        let configured = self.cold.timeout().map_or(u64::MAX, Duration::as_nanos);
         let longest = self.cold.rtt_estimator.longest();
         let measured = longest.map_or(0, Duration::as_nanos) * if few { 1 } else { 2 };
         let shortest = measured.max(floor.as_nanos().min(configured));
@@ -258,7 +257,7 @@ impl Qp {
     /// How long nothing may come back before the peer is given up: as long as go-back-N waits
     /// through all its retries; `None`: for ever.
     fn selective_patience(&self) -> Option<Duration> {
-        let timeout = self.cold.timeout?.as_nanos();
+        let timeout = self.cold.timeout()?.as_nanos();
         let waits = (0..=self.cold.retry_cnt).map(|n| 1u64 << n.min(params::TIMEOUT_DOUBLINGS));
         Some(Duration::from_nanos(timeout.saturating_mul(waits.sum())))
     }
