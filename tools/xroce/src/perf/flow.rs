@@ -83,6 +83,7 @@ pub(crate) struct Flow<'n, D: Datapath> {
     qps: Vec<Qpn>,
     shape: Shape,
     icrc_errors_before: u64,
+    frames_dropped_before: u64,
     poller: Poller,
     poll: Poll,
     /// Whether the core is offered to others without sleeping, and when there was work last.
@@ -192,6 +193,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
                 round: None,
             },
             icrc_errors_before: 0,
+            frames_dropped_before: 0,
             poller: Poller::new(poll.into()),
             poll,
             offers: false,
@@ -281,6 +283,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
             self.node.engine.modify_qp(qpn, &QpAttr::init(access))?;
         }
         self.icrc_errors_before = self.node.engine.stats().icrc_errors;
+        self.frames_dropped_before = self.node.engine.port_stats().rx_dropped;
         // Unguessable, so that packets of an earlier connection do not fit by chance.
         let random = RandomState::new();
         let psn = |qpn: Qpn| {
@@ -515,10 +518,12 @@ impl<'n, D: Datapath> Flow<'n, D> {
     }
 
     /// What this side counted in this step.
-    pub(crate) fn counters(&self) -> SideCounters {
-        let engine = &self.node.engine;
+    pub(crate) fn counters(&mut self) -> SideCounters {
+        let engine = &mut self.node.engine;
+        let dropped = engine.port_stats().rx_dropped;
         let mut sum = SideCounters {
             icrc_errors: engine.stats().icrc_errors - self.icrc_errors_before,
+            frames_dropped: dropped.saturating_sub(self.frames_dropped_before),
             ..SideCounters::default()
         };
         for c in self.qps.iter().filter_map(|&qpn| engine.qp_counters(qpn)) {

@@ -279,6 +279,8 @@ pub(crate) struct SideCounters {
     pub sequence_naks: u64,
     /// Packets dropped for their ICRC.
     pub icrc_errors: u64,
+    /// Frames that found no room in the receive ring or socket buffer.
+    pub frames_dropped: u64,
 }
 
 impl SideCounters {
@@ -290,6 +292,7 @@ impl SideCounters {
             rnr_naks: self.rnr_naks.saturating_add(other.rnr_naks),
             sequence_naks: self.sequence_naks.saturating_add(other.sequence_naks),
             icrc_errors: self.icrc_errors.saturating_add(other.icrc_errors),
+            frames_dropped: self.frames_dropped.saturating_add(other.frames_dropped),
         }
     }
 }

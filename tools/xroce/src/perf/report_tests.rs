@@ -406,6 +406,19 @@ fn people_are_told_why_there_are_no_instructions() {
 }
 
 #[test]
+fn people_are_told_of_a_ring_that_is_too_small() {
+    let mut r = report();
+    assert!(!show::people(&r).contains("--ring"));
+    r.results[0].server.frames_dropped = 7;
+    let text = show::people(&r);
+    assert!(
+        text.contains("7 frames found no room in the receive ring of the server"),
+        "{text}"
+    );
+    assert!(!text.contains("ring of the client"), "{text}");
+}
+
+#[test]
 fn histograms_of_all_steps_follow_each_other() {
     let plan = open_plan();
     let mut out = Vec::new();

@@ -57,6 +57,11 @@ pub(crate) fn people(report: &Report) -> String {
     text
 }
 
+fn sum(report: &Report, of: impl Fn(&Row) -> u64) -> u64 {
+    let add = |sum: u64, row| sum.saturating_add(of(row));
+    report.results.iter().fold(0, add)
+}
+
 /// What the numbers of a table mean, where that is not plain.
 fn notes(report: &Report) -> Vec<String> {
     let mut notes = Vec::new();
@@ -66,6 +71,17 @@ fn notes(report: &Report) -> Vec<String> {
              data)."
                 .to_owned(),
         );
+    }
+    for (side, dropped) in [
+        ("client", sum(report, |r| r.client.frames_dropped)),
+        ("server", sum(report, |r| r.server.frames_dropped)),
+    ] {
+        if dropped != 0 {
+            notes.push(format!(
+                "{dropped} frames found no room in the receive ring of the {side} and had to be \
+                 sent again: give it a larger one (--ring 4096 there), or less --depth or --qps"
+            ));
+        }
     }
     let cpu = report
         .results

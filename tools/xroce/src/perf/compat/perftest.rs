@@ -76,7 +76,7 @@ pub(super) fn run<D: Datapath>(
     let own = flow.start_step(shape, access)?;
     Session::new(flow, line, role, own, job.patience).finish(|session| {
         Conversation::new(job, session, agreed).run(&mut report)?;
-        report.count(&session.flow);
+        report.count(&mut session.flow);
         Ok(())
     })?;
     Ok(report)

@@ -72,7 +72,7 @@ pub(super) fn run<D: Datapath>(
         row.latency = Some(Latency::of(&found, step.op));
         report.rows.push(row);
         session.linger()?;
-        report.count(&session.flow);
+        report.count(&mut session.flow);
         Ok(())
     })?;
     Ok(report)

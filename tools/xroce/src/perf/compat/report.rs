@@ -169,7 +169,7 @@ impl Report {
     }
 
     /// Takes the counters.
-    pub(super) fn count<D: Datapath>(&mut self, flow: &Flow<'_, D>) {
+    pub(super) fn count<D: Datapath>(&mut self, flow: &mut Flow<'_, D>) {
         self.counters = Counters {
             own: flow.counters(),
             naks: flow.naks_received(),
