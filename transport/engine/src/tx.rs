@@ -104,7 +104,7 @@ impl Core {
         };
         let mut done = Sent::default();
         while done.frames < quantum {
-            if let Some(run) = entry.qp.run() {
+            if let Some(run) = entry.qp.run(now) {
                 match follow(run, &mut cx, port, quantum, &mut done) {
                     RunEnd::Unusual => {}
                     RunEnd::Done => return (Turn::Done(done.frames), done.bytes),

@@ -1,7 +1,7 @@
 //! Runs: the packets of plain SENDs and WRITEs, one behind the other.
 //!
 //! [`Qp::poll_transmit`] asks before every packet what may keep it from leaving: debts, resending,
-//! RNR waits, pacing, the window, fences. In the usual state none of it does, and none of it can
+//! RNR waits, the window, fences. In the usual state none of it does, and none of it can
 //! change while a queue pair has its turn. A [`Run`] asks once; its packets look at their WQE
 //! alone, and their headers are stamped from the last one's. Whatever it does not know, it leaves
 //! to [`Qp::poll_transmit`], which is its slow twin: the packets are the same (`tests/run.rs`).
@@ -54,6 +54,8 @@ pub struct Run<'q> {
     stamp: Option<Stamp>,
     /// Packets the window still lets out.
     room: u32,
+    /// The time, if a pacer says what may leave at it.
+    paced: Option<Instant>,
 }
 
 impl Wqe {
@@ -67,7 +69,7 @@ impl Wqe {
 impl Qp {
     /// A run, if nothing but work requests decides what leaves at the moment.
     #[inline]
-    pub fn run(&mut self) -> Option<Run<'_>> {
+    pub fn run(&mut self, now: Instant) -> Option<Run<'_>> {
         let tx = &self.tx;
         let usual = tx.qp_type == QpType::Rc
             && tx.state == QpState::Rts
@@ -77,8 +79,7 @@ impl Qp {
             && self.rx.debt == Debt::Nothing
             && !self.cnp_owed
             && self.selective.is_none()
-            && !self.replay.is_pending()
-            && !self.rate().is_limited();
+            && !self.replay.is_pending();
         if !usual {
             return None;
         }
@@ -86,10 +87,13 @@ impl Qp {
         let room = self.cc.window_psns().saturating_sub(in_flight);
         self.responded_last = false;
         self.ack_passed = false;
+        // While it has its turn only its own bytes change its rate: none comes to be limited.
+        let is_paced = self.rate().is_limited();
         Some(Run {
             qp: self,
             stamp: None,
             room,
+            paced: is_paced.then_some(now),
         })
     }
 }
@@ -108,6 +112,11 @@ impl Run<'_> {
     pub fn look(&self) -> Look {
         let index = self.qp.tx.send_index;
         if index == self.qp.sq.tail || self.room == 0 {
+            return Look::Done;
+        }
+        if let Some(now) = self.paced
+            && self.qp.pacer.next() > now
+        {
             return Look::Done;
         }
         let wqe = self.qp.sq.wqe(index);

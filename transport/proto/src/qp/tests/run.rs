@@ -46,7 +46,7 @@ impl Bench {
             mem: &mut self.mem,
             sink: &mut self.log,
         };
-        let Some(mut run): Option<Run<'_>> = self.qp.run() else {
+        let Some(mut run): Option<Run<'_>> = self.qp.run(self.now) else {
             return false;
         };
         let (dst, class) = run.path();
@@ -137,13 +137,14 @@ impl Bench {
     }
 }
 
-fn build(window: u32) -> Bench {
+fn build(window: u32, limit: Option<u64>) -> Bench {
     let mut setup = Setup::default();
     setup.init.max_recv_wr = 128;
     setup.rts.congestion = Some(crate::cc::CongestionControl::Fixed(crate::cc::Fixed::new(
         crate::cc::Rate::UNLIMITED,
         window,
     )));
+    setup.rts.rate_limit = limit.map(crate::cc::Rate::bits_per_second);
     setup.build()
 }
 
@@ -151,9 +152,10 @@ proptest! {
     #[test]
     fn a_run_sends_what_its_slow_twin_sends(
         window in 2..40u32,
+        limit in prop_oneof![Just(None), (1_000_000..20_000_000_000u64).prop_map(Some)],
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let (mut fast, mut slow) = (build(window), build(window));
+        let (mut fast, mut slow) = (build(window, limit), build(window, limit));
         for (n, step) in steps.into_iter().enumerate() {
             fast.act(step, n as u64);
             slow.act(step, n as u64);
@@ -178,7 +180,7 @@ proptest! {
 /// The property above would hold if no run ever began.
 #[test]
 fn plain_messages_are_sent_by_runs() {
-    let mut bench = build(64);
+    let mut bench = build(64, None);
     bench.send(1, SendOp::Send, 100);
     let (va, rkey) = (Va::new(BASE), RKey::new(KEY));
     bench.send(2, SendOp::Write { va, rkey }, 3000);
