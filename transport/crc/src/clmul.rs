@@ -15,7 +15,7 @@ use core::arch::x86_64::{
     _mm256_zextsi128_si256,
 };
 use core::ptr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 
 use crate::gf2::{MU, P, x_pow};
 
@@ -183,23 +183,38 @@ unsafe fn wide_copy(seed: __m128i, src: *const u8, dst: &mut [u8]) -> u32 {
     let (hi, lo) = (x_pow_i64::<{ 1024 - 32 }>(), x_pow_i64::<{ 1024 + 32 }>());
     let k = _mm256_set_epi64x(hi, lo, hi, lo);
     // Zeros in front of everything change nothing.
-    let mut lanes = [_mm256_zextsi128_si256(_mm_setzero_si128()); 4];
+    let zero = _mm256_zextsi128_si256(_mm_setzero_si128());
+    let mut lanes = [zero; 4];
+    let count = octets.len();
+    let mut first = _mm256_zextsi128_si256(seed);
+    let mut blocks = [zero; 4];
+    if count != 0 {
+        // SAFETY: there is a first octet.
+        blocks = unsafe { load_octet(src) };
+    }
     for (i, octet) in octets.iter_mut().enumerate() {
-        // SAFETY: octet `i` of `dst` is inside the `dst.len()` bytes that can be read at `src`.
-        let from = unsafe { src.add(128 * i) };
+        // The next octet is loaded before this one is stored. Where the destination lies a few
+        // bytes past the source modulo 4096, each load would otherwise wait for the store before
+        // it, whose address looks like its own: six times the time, on Zen 3.
+        let mut next = [zero; 4];
+        if i + 1 < count {
+            // SAFETY: octet `i + 1` of `dst` is inside the `dst.len()` bytes that can be read.
+            let from = unsafe { src.add(128 * (i + 1)) };
+            // SAFETY: as above.
+            next = unsafe { load_octet(from) };
+        }
+        compiler_fence(Ordering::SeqCst);
         let (parts, _) = octet.as_chunks_mut::<32>();
-        for (j, (lane, to)) in lanes.iter_mut().zip(parts).enumerate() {
-            // SAFETY: as above, 32 of its 128 bytes.
-            let at = unsafe { from.add(32 * j) };
-            // SAFETY: as above; the load needs no alignment.
-            let mut block = unsafe { _mm256_loadu_si256(at.cast()) };
+        for (to, block) in parts.iter_mut().zip(blocks) {
             // SAFETY: `to` is 32 bytes; the store needs no alignment.
             unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), block) };
-            if i == 0 && j == 0 {
-                block = _mm256_xor_si256(block, _mm256_zextsi128_si256(seed));
-            }
+        }
+        blocks[0] = _mm256_xor_si256(blocks[0], first);
+        first = zero;
+        for (lane, block) in lanes.iter_mut().zip(blocks) {
             *lane = fold_wide(*lane, block, k);
         }
+        blocks = next;
     }
     let done = len - rest.len();
     // SAFETY: what is left of the bytes that can be read.
@@ -209,6 +224,21 @@ unsafe fn wide_copy(seed: __m128i, src: *const u8, dst: &mut [u8]) -> u32 {
     let rest = dst.get(done..).unwrap_or_default();
     let (singles, _) = rest.as_chunks::<16>();
     finish(fold_wide_lanes(lanes), singles, dst)
+}
+
+/// 128 bytes.
+///
+/// # Safety
+/// They can be read.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn load_octet(from: *const u8) -> [__m256i; 4] {
+    [0, 1, 2, 3].map(|i| {
+        // SAFETY: 32 of the 128 bytes.
+        let at = unsafe { from.add(32 * i) };
+        // SAFETY: as above; the load needs no alignment.
+        unsafe { _mm256_loadu_si256(at.cast()) }
+    })
 }
 
 /// The four accumulators of the wide kernel as one.
