@@ -360,8 +360,8 @@ impl Qp {
     /// AckReq: whenever the requester is about to wait, and every so often in between (R2).
     /// Asking at each message would cost an ACK per message; asking at the last of a burst costs
     /// one per burst.
-    #[inline]
-    fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
+    #[inline(always)]
+    pub(super) fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
         let tx = &self.tx;
         let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
         if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.cc.window_psns() {

@@ -12,12 +12,10 @@ use xroce_wire::reth::Reth;
 use xroce_wire::template::{Emit, Stamp};
 
 use super::hot::Debt;
-use super::requester::MUST_WAIT;
 use super::sq::Wqe;
 use super::{Cx, Qp, QpState, QpType, sge};
 use crate::cc::CongestionController;
 use crate::memory::{Access, Memory};
-use crate::params;
 use crate::time::Instant;
 use crate::wc::Sink;
 
@@ -153,7 +151,7 @@ impl Run<'_> {
         }
         let packet = qp.tx.send_packet;
         let is_last = packet + 1 == psns;
-        let ack_req = self.wants_ack(index, is_last);
+        let ack_req = qp.wants_ack(index, is_last, false);
         let len = self.emit(cx, frame, wqe, packet, is_last, ack_req)?;
         let qp = &mut *self.qp;
         let psn = qp.tx.next_psn;
@@ -167,20 +165,6 @@ impl Run<'_> {
         qp.counters.tx_packets += 1;
         self.room -= 1;
         Some(len)
-    }
-
-    /// As [`Qp::wants_ack`], for what is sent for the first time.
-    #[inline(always)]
-    fn wants_ack(&self, index: u32, is_last: bool) -> bool {
-        let tx = &self.qp.tx;
-        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || self.room == 1 {
-            return true;
-        }
-        if !is_last {
-            return false;
-        }
-        let next = index.wrapping_add(1);
-        next == self.qp.sq.tail || self.qp.sq.wqe(next).traits.intersects(MUST_WAIT)
     }
 
     /// The packet itself.
