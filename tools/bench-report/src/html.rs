@@ -21,7 +21,8 @@ is within the spread. The figures themselves depend on how busy the machine is, 
 less.";
 
 /// Text between tags.
-fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

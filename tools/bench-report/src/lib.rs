@@ -23,6 +23,7 @@ mod verdict;
 pub use compare::{Change, Comparison, Difference, compare};
 pub use document::{MARKS, replace_between, update};
 pub use error::ReportError;
+pub use html::escape;
 pub use row::{Goal, Met, Row, Sample};
 pub use run::{Axis, Bar, Curve, Fact, Machine, Part, Plot, Run, SCHEMA, Scale, Ticks};
 pub use spread::Spread;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use xroce_bench_report::escape;
 use xroce_fabric::{LinkSeries, Report};
 
 use super::plot::{Axes, Curve, distribution, heat, lines};
@@ -20,21 +21,6 @@ padding:0 1em;color:#222}h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}t
 collapse;font-variant-numeric:tabular-nums}td,th{padding:.25em .7em;border-bottom:1px solid #ddd;\
 text-align:right}td:first-child,th:first-child{text-align:left}p.note{color:#666}svg{max-width:100%;\
 height:auto}div.wide{overflow-x:auto}";
-
-/// Text between tags.
-pub(crate) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            c => safe.push(c),
-        }
-    }
-    safe
-}
 
 /// A whole page.
 pub(crate) fn document(title: &str, body: &str) -> String {

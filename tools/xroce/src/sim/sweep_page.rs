@@ -1,6 +1,8 @@
 //! A sweep as a table and as a page.
 
-use super::html::{document, escape, rows};
+use xroce_bench_report::escape;
+
+use super::html::{document, rows};
 use super::plot::{Axes, scatter};
 use super::sweep::{Point, Sweep};
 use super::table::{right, short, table as framed};

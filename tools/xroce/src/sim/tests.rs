@@ -1,7 +1,9 @@
 use std::fs;
 
 use super::edit::{Assignment, load, plain, value};
-use super::html::{document, escape};
+use xroce_bench_report::escape;
+
+use super::html::document;
 use super::pareto::{Objective, front};
 use super::plot::{Axes, Curve, distribution, heat, lines, scatter};
 use super::*;
