@@ -52,6 +52,10 @@ struct Cli {
     /// Only scenarios whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+    /// Runs everything so often on each kernel, in one machine
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repeat: u32,
     /// Names the scenarios and ends
     #[arg(long)]
     list: bool,
@@ -71,6 +75,9 @@ struct Cli {
     /// Our end is a device of the daemon instead of an engine of its own
     #[arg(long)]
     daemon: bool,
+    /// Runs this in the machine before everything else, such as switching on messages of its kernel
+    #[arg(long, value_name = "SCRIPT")]
+    guest: Option<String>,
     /// Keep the captures of all scenarios
     #[arg(long)]
     keep: bool,
@@ -196,6 +203,8 @@ fn run_all(cli: &Cli, scenarios: &[scenario::Scenario], dir: &Path) -> Result<Re
             seed: cli.program_seed,
         },
         daemon: cli.daemon,
+        repeat: cli.repeat,
+        guest: cli.guest.as_deref(),
     };
     let mut report = Report {
         machine: String::new(),
@@ -234,6 +243,8 @@ fn conclude(report: &Report, took: Duration, dir: &Path) {
     }
     for row in report.failures() {
         let why = row.error.as_deref().unwrap_or("no reason given");
-        println!("FAILED {}, {}: {why}", row.scenario, row.direction);
+        let (scenario, direction, kernel) = (&row.scenario, row.direction, &row.kernel);
+        let captures = row.pcaps.join(", ");
+        println!("FAILED {scenario}, {direction}, {kernel}: {why} ({captures})");
     }
 }

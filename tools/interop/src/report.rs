@@ -38,8 +38,10 @@ pub(crate) struct Row {
     pub packets: u64,
     /// Seconds it took.
     pub seconds: f64,
-    /// Its capture, if it was kept.
-    pub pcap: Option<String>,
+    /// Which run of this scenario it was, from 1.
+    pub repetition: u32,
+    /// Its captures, as far as they were kept.
+    pub pcaps: Vec<String>,
 }
 
 impl Row {
@@ -112,14 +114,14 @@ impl Report {
         for row in self.failures() {
             writeln!(
                 text,
-                "\n## Failed: {}, {}, {}, {} B, {}\n\n{}\n\nCapture: {}",
+                "\n## Failed: {}, {}, {}, {} B, {}\n\n{}\n\nCaptures: {}",
                 row.scenario,
                 row.direction,
                 row.network,
                 row.path_mtu,
                 row.kernel,
                 row.error.as_deref().unwrap_or("no reason given"),
-                row.pcap.as_deref().unwrap_or("none"),
+                row.pcaps.join(", "),
             )?;
         }
         fs::write(dir.join("report.md"), text).context("report.md")
@@ -157,14 +159,16 @@ impl Report {
         for key in keys {
             text += &format!("| {} | {} | {} | {} |", key.0, key.1, key.2, key.3);
             for kernel in &kernels {
-                let found = self
-                    .rows
-                    .iter()
-                    .find(|row| self::key(row) == key && row.kernel == *kernel);
-                text += &match found {
+                let rows = self.rows.iter();
+                let runs: Vec<&Row> = rows
+                    .filter(|row| self::key(row) == key && row.kernel == *kernel)
+                    .collect();
+                // Of several runs, one that failed.
+                let shown = runs.iter().find(|row| !row.passed).or(runs.first());
+                text += &match shown {
                     Some(row) => format!(
                         " {} | {}/{} | {} |",
-                        if row.passed { "ok" } else { "FAILED" },
+                        result(&runs),
                         row.retransmitted.0,
                         row.retransmitted.1,
                         row.figure
@@ -188,6 +192,17 @@ impl Report {
         let tail = text.get(end..).unwrap_or_default();
         let new = format!("{head}\n\n{}\n{tail}", self.markdown());
         fs::write(document, new).with_context(|| name.to_string())
+    }
+}
+
+/// "ok", "FAILED", and of several runs how many.
+fn result(runs: &[&Row]) -> String {
+    let failed = runs.iter().filter(|row| !row.passed).count();
+    match (failed, runs.len()) {
+        (0, 1) => "ok".to_owned(),
+        (_, 1) => "FAILED".to_owned(),
+        (0, all) => format!("ok, {all} runs"),
+        (_, all) => format!("FAILED {failed} of {all} runs"),
     }
 }
 
@@ -219,7 +234,8 @@ mod tests {
             notes: vec!["known".to_owned()],
             packets: 7,
             seconds: 0.5,
-            pcap: None,
+            repetition: 1,
+            pcaps: Vec::new(),
         }
     }
 

@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Seed of the faults unless told otherwise.
 pub(crate) const SEED: u64 = 1;
 
+/// What the machine's kernel said, as far as it is of use.
+const KERNEL_LOG: &str = "dmesg | tail -n 1000";
+
 /// Last words of a machine that died.
 const CONSOLE: &str = "console.log";
 
@@ -38,6 +41,22 @@ pub(crate) struct Orders<'a> {
     pub programs: Programs,
     /// Our end is a device of a daemon.
     pub daemon: bool,
+    /// How often everything runs.
+    pub repeat: u32,
+    /// A script for the machine, first of all.
+    pub guest: Option<&'a str>,
+}
+
+/// End of the name of the file that tells a capture's packets and what became of them.
+const STORY: &str = ".pcap.txt";
+
+/// Name of the record of a scenario as a whole.
+const WHOLE: &str = "";
+
+/// A scenario that has run: what came of it, and where its records are.
+struct Done {
+    row: Row,
+    places: Vec<(&'static str, Place)>,
 }
 
 /// All scenarios that the orders name, on one kernel.
@@ -56,45 +75,71 @@ pub(crate) fn kernel(
     let mut archive = Archive::create(scratch.path().join("all.pcap"))?;
     let mut stage = set_up(image, scratch.path(), orders)?;
     let accel = stage.vm.accel();
-    let bar = progress(scenarios.len() as u64);
-    let mut done: Vec<(Row, Place)> = Vec::new();
-    for scenario in scenarios {
+    let bar = progress(scenarios.len() as u64 * u64::from(orders.repeat));
+    let mut done: Vec<Done> = Vec::new();
+    let all = (1..=orders.repeat).flat_map(|n| scenarios.iter().map(move |s| (n, s)));
+    for (repetition, scenario) in all {
         bar.set_message(format!("{}, {}", scenario.name, scenario.direction.name()));
         let started = clock::now();
         let result = (scenario.run)(&mut stage, scenario);
-        let record = match stage.record.take() {
-            Some(record) => record,
-            None => stage.fabric.finish()?,
-        };
-        let result = result.and_then(|outcome| standard::check(&record).map(|()| outcome));
-        let place = archive.add(&record)?;
-        let packets = record.frames.iter().filter(|f| f.packet.is_some()).count() as u64;
-        let row = row(scenario, image, result, started, packets);
-        if let Some(why) = &row.error {
-            bar.println(format!(
-                "FAILED {}, {}, {}, {} B: {why}",
-                row.scenario, row.direction, row.network, row.path_mtu
-            ));
+        let mut records = std::mem::take(&mut stage.failed);
+        match stage.record.take() {
+            Some(record) => records.push((WHOLE, record)),
+            // A failed repetition was the end of it.
+            None if !records.is_empty() => {}
+            None => records.push((WHOLE, stage.fabric.finish()?)),
+        }
+        let standard = records.iter().try_for_each(|(_, r)| standard::check(r));
+        let result = result.and_then(|outcome| standard.map(|()| outcome));
+        let packets = records.iter().flat_map(|(_, r)| &r.frames);
+        let packets = packets.filter(|f| f.packet.is_some()).count() as u64;
+        let mut row = row(scenario, image, result, started, packets);
+        row.repetition = repetition;
+        let mut places = Vec::new();
+        for (name, record) in &records {
+            places.push((*name, archive.add(record)?));
+        }
+        let mut one = Done { row, places };
+        keep(&mut archive, &mut one, orders)?;
+        for (name, record) in &records {
+            if one.row.pcaps.contains(&file_name(&one.row, name)) {
+                let file = file_name(&one.row, name).replace(".pcap", STORY);
+                let story = record.story() + &kernel_log(&mut stage);
+                fs::write(orders.dir.join(file), story).context("what the cable did")?;
+            }
+        }
+        if let Some(why) = &one.row.error {
+            let row = &one.row;
+            bar.suspend(|| {
+                eprintln!(
+                    "FAILED {}, {}, {}, {} B: {why}",
+                    row.scenario, row.direction, row.network, row.path_mtu
+                );
+            });
             if stage.vm.agent().counters().is_err() {
                 let console = orders.dir.join(CONSOLE);
-                bar.println(format!(
-                    "the machine does not answer any more ({}): starting another",
-                    console.display()
-                ));
+                bar.suspend(|| {
+                    eprintln!(
+                        "the machine does not answer any more ({}): starting another",
+                        console.display()
+                    );
+                });
                 fs::write(&console, stage.vm.console()).context(CONSOLE)?;
                 drop(stage);
                 stage = set_up(image, scratch.path(), orders)?;
             }
         }
-        done.push((row, place));
+        done.push(one);
         bar.inc(1);
     }
     bar.finish_and_clear();
     drop(stage);
     let checked = verdicts(&mut archive, &mut done)?;
-    keep(&mut archive, &mut done, orders)?;
+    for one in &mut done {
+        keep(&mut archive, one, orders)?;
+    }
     Ok((
-        done.into_iter().map(|(row, _)| row).collect(),
+        done.into_iter().map(|one| one.row).collect(),
         checked,
         accel,
     ))
@@ -134,7 +179,10 @@ fn set_up(image: &Image, dir: &Path, orders: &Orders<'_>) -> Result<Stage> {
         ..VmConfig::new(image.clone(), net, dir.to_owned())
     })?;
     let command = guest_neighbours();
-    vm.agent().exec(&command, PATIENCE)?.ok().context(command)?;
+    for command in [command.as_str()].into_iter().chain(orders.guest) {
+        let output = vm.agent().exec(command, PATIENCE)?;
+        output.ok().with_context(|| command.to_owned())?;
+    }
     Ok(Stage::new(
         vm,
         fabric,
@@ -142,6 +190,14 @@ fn set_up(image: &Image, dir: &Path, orders: &Orders<'_>) -> Result<Stage> {
         orders.programs,
         orders.daemon,
     ))
+}
+
+/// The last that the machine's kernel said.
+fn kernel_log(stage: &mut Stage) -> String {
+    match stage.vm.agent().exec(KERNEL_LOG, PATIENCE) {
+        Ok(output) => format!("\nThe machine's kernel:\n{}", output.text),
+        Err(e) => format!("\nThe machine's kernel cannot be asked: {e:#}\n"),
+    }
 }
 
 fn progress(len: u64) -> ProgressBar {
@@ -177,25 +233,29 @@ fn row(
         notes: outcome.notes,
         packets,
         seconds: started.elapsed().as_secs_f64(),
-        pcap: None,
+        repetition: 1,
+        pcaps: Vec::new(),
     }
 }
 
 /// Frames that tshark or the ICRC check object to fail their scenarios.
-fn verdicts(archive: &mut Archive, done: &mut [(Row, Place)]) -> Result<u64> {
+fn verdicts(archive: &mut Archive, done: &mut [Done]) -> Result<u64> {
     let findings = check::capture(archive.path()?)?;
     for (what, frames) in [
         ("wrong ICRCs", &findings.bad_icrc),
         ("packets that tshark calls malformed", &findings.malformed),
     ] {
         let frames: BTreeSet<u64> = frames.iter().copied().collect();
-        for (row, place) in done.iter_mut() {
-            let first = frames.range(place.frames.clone()).next();
-            if let Some(frame) = first {
+        for Done { row, places } in done.iter_mut() {
+            for (name, place) in places {
+                let Some(frame) = frames.range(place.frames.clone()).next() else {
+                    continue;
+                };
                 let count = frames.range(place.frames.clone()).count();
                 let why = format!(
-                    "{count} {what}, the first in frame {}",
-                    frame - place.frames.start + 1
+                    "{count} {what}, the first in frame {} of {}",
+                    frame - place.frames.start + 1,
+                    file_name(row, name)
                 );
                 row.passed = false;
                 row.error = Some(match row.error.take() {
@@ -208,22 +268,34 @@ fn verdicts(archive: &mut Archive, done: &mut [(Row, Place)]) -> Result<u64> {
     Ok(findings.packets)
 }
 
-/// Writes the captures that are asked for, or needed.
-fn keep(archive: &mut Archive, done: &mut [(Row, Place)], orders: &Orders<'_>) -> Result<()> {
-    for (row, place) in done.iter_mut() {
-        if row.passed && !orders.keep {
-            continue;
+/// Writes the captures that are asked for, or needed: of a scenario that failed in one of its
+/// repetitions, those of that.
+fn keep(archive: &mut Archive, one: &mut Done, orders: &Orders<'_>) -> Result<()> {
+    let Done { row, places } = one;
+    let in_parts = places.iter().any(|(name, _)| *name != WHOLE);
+    for (name, place) in places.iter() {
+        let needed = if *name == WHOLE {
+            !row.passed && !in_parts
+        } else {
+            true
+        };
+        let file = file_name(row, name);
+        if (needed || orders.keep) && !row.pcaps.contains(&file) {
+            archive.extract(place, &orders.dir.join(&file))?;
+            row.pcaps.push(file);
         }
-        let name = file_name(row);
-        archive.extract(place, &orders.dir.join(&name))?;
-        row.pcap = Some(name);
     }
     Ok(())
 }
 
-fn file_name(row: &Row) -> String {
+/// Of the capture of a row, or of the part of this name.
+fn file_name(row: &Row, part: &str) -> String {
+    let repetition = match row.repetition {
+        1 => String::new(),
+        n => format!("run {n}"),
+    };
     let text = format!(
-        "{} {} {} {} {}",
+        "{} {} {} {} {} {repetition} {part}",
         row.scenario,
         row.direction.replace('→', "to"),
         row.network,
@@ -243,7 +315,9 @@ pub(crate) fn folder(dir: &Path) -> Result<PathBuf> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     for entry in fs::read_dir(dir)?.flatten() {
         let path = entry.path();
-        if path.extension().is_some_and(|e| e == "pcap") {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let ours = name.ends_with(".pcap") || name.ends_with(STORY);
+        if ours {
             fs::remove_file(path)?;
         }
     }

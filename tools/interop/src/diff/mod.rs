@@ -75,6 +75,10 @@ const ATTEMPTS: u32 = 3;
 /// One program in so many may have rxe stop in all of them, or nothing has been compared.
 const UNFINISHED_ONE_IN: u32 = 5;
 
+/// Captures of a program that fails: as it was made, and the smallest one that still did.
+const FOUND: &str = "as found";
+const SMALLEST: &str = "smallest";
+
 /// What running one program showed.
 #[derive(Default)]
 struct Trial {
@@ -111,9 +115,10 @@ fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
     for n in 0..u64::from(count) {
         let seed = stage.programs.seed.wrapping_add(n);
         let program = make::program(seed, share.kind, newer, share.lossy);
+        let (recorded, _) = stage.fabric.lost(0);
         let trial = trial(stage, &pair, &program, newer, share.lossy)?;
         if !trial.unlisted.is_empty() {
-            stage.finish()?;
+            stage.finish_failed(FOUND, recorded)?;
             return fail(stage, &pair, program, trial, (newer, share));
         }
         for (name, times) in trial.used {
@@ -155,7 +160,7 @@ fn run(stage: &mut Stage, share: Share) -> Result<Outcome> {
     })
 }
 
-/// Makes the program smaller as long as it fails, and leaves its record.
+/// Makes the program smaller as long as it fails, and leaves the record of the smallest that did.
 fn fail(
     stage: &mut Stage,
     pair: &LoopPair,
@@ -171,21 +176,14 @@ fn fail(
             continue;
         };
         stage.start(&rules(share.lossy));
-        let again = trial(stage, pair, &less, newer, share.lossy);
-        stage.finish()?;
-        match again? {
-            trial if trial.unlisted.is_empty() => at += 1,
-            trial => {
-                program = less;
-                found = trial;
-            }
+        let again = trial(stage, pair, &less, newer, share.lossy)?;
+        if again.unlisted.is_empty() {
+            at += 1;
+        } else {
+            stage.finish_failed(SMALLEST, 0)?;
+            program = less;
+            found = again;
         }
-    }
-    stage.start(&rules(share.lossy));
-    let again = trial(stage, pair, &program, newer, share.lossy)?;
-    stage.finish()?;
-    if !again.unlisted.is_empty() {
-        found = again;
     }
     bail!(
         "{}\n{}(again: --filter \"{}\" --programs 1 --program-seed {:#x})",

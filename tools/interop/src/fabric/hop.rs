@@ -120,11 +120,14 @@ struct Lane {
     to: Side,
     ready: VecDeque<Vec<u8>>,
     held: Vec<Held>,
+    /// Numbers in the record of frames that became ready since they were last asked for.
+    passed: Vec<u64>,
 }
 
 #[derive(Debug)]
 struct Held {
     frame: Vec<u8>,
+    number: u64,
     overtaken_by: usize,
     since: Instant,
 }
@@ -135,15 +138,17 @@ impl Lane {
             to,
             ready: VecDeque::new(),
             held: Vec::new(),
+            passed: Vec::new(),
         }
     }
 
     /// Appends a frame; those it is the last to overtake follow it.
-    fn push(&mut self, frame: Vec<u8>) -> bool {
+    fn push(&mut self, frame: Vec<u8>, number: u64) -> bool {
         if self.ready.len() >= QUEUE_MAX {
             return false;
         }
         self.ready.push_back(frame);
+        self.passed.push(number);
         for held in &mut self.held {
             held.overtaken_by = held.overtaken_by.saturating_sub(1);
         }
@@ -154,7 +159,10 @@ impl Lane {
     fn release(&mut self, due: impl Fn(&Held) -> bool) {
         let (due, rest): (Vec<_>, Vec<_>) = self.held.drain(..).partition(due);
         self.held = rest;
-        self.ready.extend(due.into_iter().map(|held| held.frame));
+        for held in due {
+            self.ready.push_back(held.frame);
+            self.passed.push(held.number);
+        }
     }
 }
 
@@ -199,13 +207,35 @@ impl Hop {
             for from in [Side::Xroce, Side::Vm] {
                 self.receive(from, &mut buffer)?;
             }
-            let now = clock::now();
-            for lane in &mut self.lanes {
-                lane.release(|held| now.duration_since(held.since) >= DELAY_MAX);
-            }
+            self.release_late();
             self.transmit()?;
         }
         Ok(())
+    }
+
+    /// Frames that nothing overtook in time go on.
+    fn release_late(&mut self) {
+        if self.lanes.iter().all(|lane| lane.held.is_empty()) {
+            return;
+        }
+        let now = clock::now();
+        let shared = Arc::clone(&self.shared);
+        let mut state = shared.state();
+        self.forget_earlier(&state);
+        for lane in &mut self.lanes {
+            lane.release(|held| now.duration_since(held.since) >= DELAY_MAX);
+            lane.passed.drain(..).for_each(|n| state.record.forward(n));
+        }
+    }
+
+    /// What was held back for an earlier scenario is thrown away.
+    fn forget_earlier(&mut self, state: &State) {
+        if state.epoch != self.epoch {
+            self.epoch = state.epoch;
+            for lane in &mut self.lanes {
+                lane.held.clear();
+            }
+        }
     }
 
     fn wait(&self) -> Result<()> {
@@ -268,15 +298,13 @@ impl Hop {
         let packet = look::roce(&frame);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
-        if state.epoch != self.epoch {
-            self.epoch = state.epoch;
-            for lane in &mut self.lanes {
-                lane.held.clear();
-            }
-        }
+        self.forget_earlier(&state);
         let verdict = state.faults.judge(from, packet.as_ref());
-        let fate = self.apply(from, &frame, packet.as_ref(), verdict, &mut state.faults);
+        let fate = self.apply(from, &frame, packet.as_ref(), verdict, &mut state);
         state.record.add(from, frame, packet, fate);
+        for lane in &mut self.lanes {
+            lane.passed.drain(..).for_each(|n| state.record.forward(n));
+        }
     }
 
     fn apply(
@@ -285,9 +313,10 @@ impl Hop {
         frame: &[u8],
         packet: Option<&Roce>,
         verdict: Verdict,
-        faults: &mut Faults,
+        state: &mut State,
     ) -> Fate {
         let to = from.other();
+        let number = state.record.next();
         let Some(lane) = self.lanes.iter_mut().find(|l| l.to == to) else {
             return Fate::Overflow;
         };
@@ -296,16 +325,17 @@ impl Hop {
             flush::translate(&mut copy, packet, from);
         }
         let (fate, fits) = match verdict {
-            Verdict::Pass => (Fate::Forwarded, lane.push(copy)),
+            Verdict::Pass => (Fate::Forwarded, lane.push(copy, number)),
             Verdict::Cut => (Fate::Cut, true),
             Verdict::Hit(Fault::Drop) => (Fate::Dropped, true),
             Verdict::Hit(Fault::Duplicate) => {
-                let first = lane.push(copy.clone());
-                (Fate::Duplicated, first && lane.push(copy))
+                let first = lane.push(copy.clone(), number);
+                (Fate::Duplicated, first && lane.push(copy, number))
             }
             Verdict::Hit(Fault::Delay(frames)) => {
                 lane.held.push(Held {
                     frame: copy,
+                    number,
                     overtaken_by: frames,
                     since: clock::now(),
                 });
@@ -313,9 +343,9 @@ impl Hop {
             }
             Verdict::Hit(Fault::Corrupt) => {
                 if let Some(packet) = packet {
-                    faults.corrupt(&mut copy, packet);
+                    state.faults.corrupt(&mut copy, packet);
                 }
-                (Fate::Corrupted, lane.push(copy))
+                (Fate::Corrupted, lane.push(copy, number))
             }
         };
         if fits { fate } else { Fate::Overflow }

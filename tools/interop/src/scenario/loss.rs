@@ -1,12 +1,10 @@
 //! A bad network: packets of one kind are lost, doubled, overtaken or damaged, in one direction,
 //! and all work still completes once, in order, with the right data.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, ensure};
 
 use super::traffic::{self, Batch, Plan};
-use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order};
+use super::{Counters, Direction, Outcome, Scenario, Seen, Stage, grown, in_order};
 use crate::ends::{End, Op, Service, Tuning};
 use crate::fabric::account::arrivals;
 use crate::fabric::fault::{Fault, Rule, Side};
@@ -122,7 +120,7 @@ fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> 
 }
 
 /// Counters of xroce and of rxe.
-type Both = (BTreeMap<String, u64>, BTreeMap<String, u64>);
+type Both = (Counters, Counters);
 
 /// Duplicates and packets out of sequence, as the responder counted them.
 fn responder_agrees(stage: &Stage, scenario: &Scenario, before: &Both, after: &Both) -> Result<()> {
@@ -152,8 +150,8 @@ fn responder_agrees(stage: &Stage, scenario: &Scenario, before: &Both, after: &B
 /// Our counters against what was on the cable.
 fn agree(
     seen: &Seen,
-    before: &BTreeMap<String, u64>,
-    after: &BTreeMap<String, u64>,
+    before: &Counters,
+    after: &Counters,
     who: &str,
 ) -> Result<()> {
     for (name, wire) in [

@@ -19,16 +19,24 @@ pub(crate) mod traffic;
 mod unreliable;
 mod windows;
 
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context, Result, anyhow, ensure};
 use xroce_vm::Vm;
 use xroce_wire::newtypes::PathMtu;
 
+use crate::clock;
 use crate::ends::{End, Rxe, Xroce};
 use crate::fabric::account::{Account, Harm, account, harm};
 use crate::fabric::fault::{Fault, Rule, Side};
 use crate::fabric::look::Class;
 use crate::fabric::record::Record;
 use crate::fabric::{Fabric, Route};
+
+/// Pause between two looks at counters.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Which end starts the work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -125,6 +133,8 @@ pub(crate) struct Stage {
     xroce: Option<Xroce>,
     /// What the last scenario left on the cable, until the runner takes it.
     pub record: Option<Record>,
+    /// What repetitions within it left that failed, each with a name.
+    pub failed: Vec<(&'static str, Record)>,
     /// Seeds of faults.
     seed: u64,
     /// How many random programs, and which.
@@ -150,6 +160,7 @@ impl Stage {
             fabric,
             xroce: None,
             record: None,
+            failed: Vec::new(),
             seed,
         }
     }
@@ -183,6 +194,20 @@ impl Stage {
     pub(crate) fn finish(&mut self) -> Result<&Record> {
         let record = self.fabric.finish()?;
         Ok(self.record.insert(record))
+    }
+
+    /// Ends recording and keeps what was recorded from frame `from` on as that of a repetition that
+    /// failed, in place of the one of the same name; what was recorded before is that of the scenario.
+    pub(crate) fn finish_failed(&mut self, name: &'static str, from: usize) -> Result<&Record> {
+        let mut record = self.fabric.finish()?;
+        let failed = record.split_off(from);
+        if from > 0 {
+            self.record = Some(record);
+        }
+        self.failed.retain(|(other, _)| *other != name);
+        self.failed.push((name, failed));
+        let (_, failed) = self.failed.last().context("record")?;
+        Ok(failed)
     }
 }
 
@@ -248,6 +273,20 @@ fn in_order<T>(
     }
 }
 
+/// Waits until an end has sent so many RNR NAKs since its counters were these.
+fn until_refused(end: &mut dyn End, before: &Counters, count: u64) -> Result<()> {
+    let until = clock::now() + pair::WAIT;
+    while grown(before, &end.counters()?, "send_rnr_err")? < count {
+        ensure!(
+            clock::now() < until,
+            "{} did not send {count} RNR NAKs",
+            end.name()
+        );
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// One in `one_in` requests and as many ACKs get lost; none if it is 0.
 fn lossy_rules(direction: Direction, one_in: u32) -> Vec<Rule> {
     if one_in == 0 {
@@ -306,19 +345,18 @@ pub(crate) fn mtu(bytes: usize) -> PathMtu {
 }
 
 /// "1.2 MB/s".
-fn rate(bytes: u64, took: std::time::Duration) -> String {
+fn rate(bytes: u64, took: Duration) -> String {
     #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
     let rate = bytes as f64 / took.as_secs_f64() / 1e6;
     format!("{rate:.1} MB/s")
 }
 
+/// Counters of an end, by name.
+type Counters = BTreeMap<String, u64>;
+
 /// The difference of a counter.
-fn grown(
-    before: &std::collections::BTreeMap<String, u64>,
-    after: &std::collections::BTreeMap<String, u64>,
-    name: &str,
-) -> Result<u64> {
-    let of = |map: &std::collections::BTreeMap<String, u64>| {
+fn grown(before: &Counters, after: &Counters, name: &str) -> Result<u64> {
+    let of = |map: &Counters| {
         map.get(name).copied().ok_or_else(|| {
             let names: Vec<&str> = map.keys().map(String::as_str).collect();
             anyhow!("no counter {name}; there are {}", names.join(" "))

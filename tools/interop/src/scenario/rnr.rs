@@ -1,12 +1,9 @@
 //! A receiver that is not ready: the request waits, or gives up after the tries it was given.
 
-use std::thread;
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 
 use super::pair::{self, Setting};
-use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order, mtu};
+use super::{Direction, Outcome, Scenario, Seen, Stage, grown, in_order, mtu, until_refused};
 use crate::ends::{End, Op, access};
 use crate::fabric::Route;
 
@@ -15,6 +12,8 @@ const RNR_EXHAUSTED: u32 = 13;
 const FLUSHED: u32 = 5;
 /// Tries after the first.
 const TRIES: u8 = 2;
+/// RNR NAKs before a late receive is there.
+const LATE: u64 = 3;
 
 fn run(stage: &mut Stage, scenario: &Scenario, served: bool) -> Result<Outcome> {
     stage.start(&[]);
@@ -72,11 +71,11 @@ fn play(a: &mut dyn End, b: &mut dyn End, scenario: &Scenario, served: bool) -> 
     how.responder.rnr_timer = 18;
     how.responder.access = access::ALL;
     let [ha, hb] = pair::connect(a, b, &how)?;
+    let before = b.counters()?;
     a.send(ha.qp, &pair::send(1, Op::Send, &ha, &hb, LEN))?;
     a.send(ha.qp, &pair::send(2, Op::Send, &ha, &hb, LEN))?;
     if served {
-        // Several tries long, however many those are.
-        thread::sleep(Duration::from_millis(60));
+        until_refused(b, &before, LATE)?;
         b.recv(hb.qp, &pair::recv(101, &hb, LEN))?;
         pair::expect(a, ha.send_cq, &[(1, 0)])?;
         b.recv(hb.qp, &pair::recv(102, &hb, LEN))?;

@@ -1,13 +1,12 @@
 //! A shared receive queue: several queue pairs take from it, its limit is reported, where it is
 //! empty they wait, and a queue pair that fails says when it takes nothing any more.
 
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::traffic::PSNS;
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, pair};
+use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, pair, until_refused};
 use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, SrqId, Subject, Tuning,
     Wc, access, fnv1a, pattern_byte,
@@ -28,6 +27,8 @@ const LIMIT_REACHED: u32 = 15;
 const LAST_WQE: u32 = 16;
 /// Limit that is armed.
 const LIMIT: u32 = 5;
+/// RNR NAKs before the receive that is missing is there.
+const LATE: u64 = 3;
 /// Longest wait for an event.
 const EVENT: Duration = Duration::from_secs(5);
 
@@ -204,6 +205,7 @@ fn play(
     lossy: bool,
 ) -> Result<String> {
     let r = set_up(a, b, scenario)?;
+    let before = b.counters()?;
     // One receive less than there are messages: the last one waits.
     let all = EACH * QPS as u64;
     refill(b, &r, 0, u32::try_from(all - 1)?)?;
@@ -219,8 +221,7 @@ fn play(
         "{} did not say that the limit was reached",
         b.name()
     );
-    // Several RNR timers long.
-    thread::sleep(Duration::from_millis(20));
+    until_refused(b, &before, LATE)?;
     refill(b, &r, all - 1, 1)?;
     got.extend(take(b, r.recv_cq, 1)?);
     take(a, r.send_cq, u32::try_from(all)?)?;
