@@ -33,6 +33,13 @@ pub const RNR_RETRY_INFINITE: u8 = 7;
 /// A timeout that follows another is twice as long, this many times: 4 T at most (R12).
 pub const TIMEOUT_DOUBLINGS: u8 = 2;
 
+/// Shortest wait for the answer to what a NAK asked for, before it is sent once more: what a peer
+/// that polls may take to handle a burst.
+pub const REPAIR_FLOOR: Duration = Duration::from_micros(100);
+
+/// Such waits per ACK timeout before a round trip is measured.
+pub const REPAIRS_PER_TIMEOUT: u64 = 16;
+
 /// Local ACK timeout `4.096 µs · 2^code`, `None` for code 0, which means "no timeout" (R12).
 #[must_use]
 pub const fn ack_timeout(code: u8) -> Option<Duration> {

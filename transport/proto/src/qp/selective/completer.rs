@@ -159,7 +159,6 @@ impl Qp {
         if news != 0 {
             let mut rtt = None;
             if let Some(selective) = &mut self.selective {
-                selective.heard_at = cx.now;
                 selective.asked = false;
                 rtt = selective.measured.take();
             }
@@ -180,6 +179,7 @@ impl Qp {
         {
             selective.ask = false;
         }
+        self.note_heard(cx.now, news != 0);
         let una = self.tx.una_psn;
         let fatal = self.selective.as_ref().and_then(|s| s.fatal);
         if let Some((_, status)) = fatal.filter(|&(psn, _)| psn == una)
@@ -188,6 +188,7 @@ impl Qp {
             self.fail_send(cx, self.sq.head, status);
             return;
         }
+        self.ensure_answer();
         self.set_selective_deadline();
         if self.sq.head == self.sq.started {
             self.on_all_started_done(cx);
@@ -255,12 +256,9 @@ impl Qp {
         if !self.wait_for_receiver(cx, timer) {
             return;
         }
-        let until = self.tx.rnr_until;
         if let Some(selective) = &mut self.selective {
             selective.refused = psn;
             selective.board.refused(psn);
-            // The peer is alive, and is left alone until then.
-            selective.heard_at = until;
             selective.asked = false;
         }
     }
