@@ -403,7 +403,6 @@ impl Run {
             let Fate::Faulty(_, fault) = lane.fate else {
                 continue;
             };
-            expected.push((lane.from, lane.qpns[0], Event::QpFatal));
             let mtu = self.black.config.pairs[0].mtu.bytes();
             let single = lane.fault_len() as usize <= mtu;
             if !fault.is_local() && fault.receive_status(single).is_none() {

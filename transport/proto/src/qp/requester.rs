@@ -11,7 +11,7 @@ use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
 use super::sq::{Traits, Wqe};
-use super::{Cx, Qp, QpState, sge, turn};
+use super::{Cx, Qp, QpState, QpType, sge, turn};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
 use crate::params;
@@ -520,17 +520,25 @@ impl Qp {
     /// what is in flight, an ACK is asked for. A pacer is no reason: what it holds back will leave.
     #[inline]
     pub(super) fn ensure_answer(&mut self) {
-        if self.tx.demand_since == Instant::NEVER && self.tx.is_outstanding() {
-            self.ask_if_stuck();
+        if self.is_stuck() {
+            self.solicit_ack();
         }
     }
 
+    /// Whether something is outstanding, no answer is awaited and nothing more may leave.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        let tx = &self.tx;
+        tx.demand_since == Instant::NEVER && tx.is_outstanding() && self.has_stopped()
+    }
+
     #[inline(never)]
-    fn ask_if_stuck(&mut self) {
-        let waits_for_time = self.tx.rnr_until != Instant::NEVER;
-        if self.tx.state.sends() && !waits_for_time && !self.may_request(turn::WHENEVER) {
-            self.solicit_ack();
-        }
+    fn has_stopped(&self) -> bool {
+        let tx = &self.tx;
+        tx.qp_type == QpType::Rc
+            && tx.state.sends()
+            && tx.rnr_until == Instant::NEVER
+            && !self.may_request(turn::WHENEVER)
     }
 
     /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5),

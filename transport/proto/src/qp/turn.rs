@@ -94,6 +94,11 @@ impl Qp {
         if self.is_paced() {
             at = at.min(self.pacer.next());
         }
+        if self.is_stuck() {
+            // At once: congestion control may have taken the last packet for a reason to let no
+            // other leave.
+            at = Instant::default();
+        }
         at.min(self.cc.next_timer()).deadline()
     }
 
@@ -110,6 +115,7 @@ impl Qp {
         if self.tx.ack_deadline <= cx.now {
             self.ack_timeout(cx);
         }
+        self.ensure_answer();
     }
 
     /// Rate or window may be others now: what they were keeps nothing waiting.
