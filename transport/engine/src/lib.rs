@@ -14,6 +14,7 @@ mod events;
 mod failure;
 mod handles;
 mod icrc;
+mod leave;
 pub mod limits;
 mod mcast;
 mod mr_table;

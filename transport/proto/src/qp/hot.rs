@@ -105,15 +105,16 @@ pub(super) enum Ongoing {
     Write,
 }
 
-/// What the responder owes the peer; READ responses are in the replay ring and go first.
+/// What the responder owes the peer; READ responses are in the replay ring and go first. What takes
+/// the place of what: `debt.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Debt {
     Nothing,
     /// A positive ACK up to this PSN.
     Ack(Psn),
-    /// Sequence error at the expected PSN.
+    /// Sequence error at the expected PSN, while packets up to [`RxHot::dropped_to`] are missing.
     SequenceNak,
-    /// Receiver not ready at the expected PSN.
+    /// Receiver not ready at the expected PSN, whose packet was dropped, and maybe others as above.
     RnrNak(RnrTimer),
     /// What has arrived, of a selective queue pair.
     Sack,
@@ -142,6 +143,10 @@ pub(super) struct RxHot {
     /// Last PSN of the latest READ, and whether there was one: a re-ACK must not pass it.
     pub(super) has_read: bool,
     pub(super) last_read_psn: Psn,
+    /// Last PSN of those dropped since a sequence or RNR NAK is owed.
+    pub(super) dropped_to: Psn,
+    /// An ACK is owed where such a NAK comes to be pointless.
+    pub(super) ack_behind: bool,
 }
 
 const _: () = assert!(size_of::<RxHot>() == 64);
@@ -160,6 +165,8 @@ impl RxHot {
             rnr_sent: false,
             has_read: false,
             last_read_psn: Psn::new(0),
+            dropped_to: Psn::new(0),
+            ack_behind: false,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! * [`attr`], [`state`]: attributes, states and the modify table,
 //! * `requester`: work requests to packets,
 //! * `completer`: responses to completions,
-//! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
+//! * `responder`: requests to memory operations, `debt`: what it owes and how it pays, `replay`:
+//!   what can be answered again, `flushes` of it those without a result,
 //! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
 //! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
 //! * `notice`: ECN: packets that may be marked, and the notification of marks (CNP),
@@ -18,7 +19,9 @@ mod atomic;
 pub mod attr;
 mod bind;
 mod completer;
+mod debt;
 mod flush;
+mod flushes;
 mod hot;
 mod notice;
 mod query;
@@ -431,7 +434,7 @@ impl Qp {
             self.tx.max_reads = n;
         }
         if let Some(n) = attr.max_dest_rd_atomic {
-            self.replay = Replay::new(n);
+            self.replay.set_limit(n);
         }
         if let Some(notify) = attr.en_sqd_async_notify {
             cold.notify_drained = notify;
