@@ -17,7 +17,7 @@ const NO_LIMIT: u8 = 31;
 /// that has to be coped with.
 const SMALL_BURST: u8 = 3;
 /// Losses at the same distance after which they count as in step.
-const ALIKE_MAX: u8 = 2;
+const ALIKE_MAX: u8 = 4;
 /// Bursts that have to arrive without a loss before the burst doubles.
 const BURSTS: u32 = 3;
 
