@@ -338,6 +338,9 @@ impl<D: Datapath> Engine<D> {
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
         let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
         entry.qp.modify(attr, &mut self.core.cqs)?;
+        for cq in [entry.qp.init().send_cq, entry.qp.init().recv_cq] {
+            self.core.cqs.revive(cq);
+        }
         if let Some(av) = entry.qp.path() {
             let class = self.core.config.classes.of(av);
             if entry.class != class {
@@ -527,10 +530,14 @@ impl Core {
         }
     }
 
-    /// A CQ that overflowed takes its QPs with it, and says so (C7).
+    /// A CQ that lost a completion takes its QPs with it, and says so (C7), whether it lost any
+    /// before or not.
     fn settle_overflows(&mut self) {
         while let Some(cq) = self.cqs.take_overflow() {
-            self.cqs.events.push(AsyncEvent::cq(cq, Event::CqErr));
+            self.cqs.events.push_once(AsyncEvent::cq(cq, Event::CqErr));
+            if !self.cqs.end(cq) {
+                continue;
+            }
             let hit: Vec<u32> = self
                 .qps
                 .iter()
