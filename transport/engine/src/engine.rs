@@ -317,9 +317,8 @@ impl<D: Datapath> Engine<D> {
             entry.qp.set_port_mtu(port_mtu);
             entry.qp.set_cnp_class(self.core.notifier.class());
         }
-        let members = self.core.qps.len();
-        self.core.wheel.reserve(members);
-        self.core.schedule.reserve(members);
+        self.core.wheel.reserve(self.core.qps.len());
+        self.core.schedule.reserve(self.core.qps.living());
         Ok(qpn)
     }
 
