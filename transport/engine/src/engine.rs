@@ -319,6 +319,7 @@ impl<D: Datapath> Engine<D> {
         }
         self.core.wheel.reserve(self.core.qps.len());
         self.core.schedule.reserve(self.core.qps.living());
+        self.core.notifier.reserve(self.core.qps.living());
         Ok(qpn)
     }
 
