@@ -325,9 +325,9 @@ impl<D: Datapath> Engine<D> {
             entry.qp.set_port_mtu(port_mtu);
             entry.qp.set_cnp_class(self.core.notifier.class());
         }
-        let members = self.core.qps.len();
-        self.core.wheel.reserve(members);
-        self.core.schedule.reserve(members);
+        self.core.wheel.reserve(self.core.qps.len());
+        self.core.schedule.reserve(self.core.qps.living());
+        self.core.notifier.reserve(self.core.qps.living());
         Ok(qpn)
     }
 
@@ -353,6 +353,9 @@ impl<D: Datapath> Engine<D> {
         }
         let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
         entry.qp.modify(attr, &mut self.core.cqs)?;
+        for cq in [entry.qp.init().send_cq, entry.qp.init().recv_cq] {
+            self.core.cqs.revive(cq);
+        }
         if let Some(av) = entry.qp.path() {
             let class = self.core.config.classes.of(av);
             if entry.class != class {
@@ -543,10 +546,14 @@ impl Core {
         }
     }
 
-    /// A CQ that overflowed takes its QPs with it, and says so (C7).
+    /// A CQ that lost a completion takes its QPs with it, and says so (C7), whether it lost any
+    /// before or not.
     fn settle_overflows(&mut self) {
         while let Some(cq) = self.cqs.take_overflow() {
-            self.cqs.events.push(AsyncEvent::cq(cq, Event::CqErr));
+            self.cqs.events.push_once(AsyncEvent::cq(cq, Event::CqErr));
+            if !self.cqs.end(cq) {
+                continue;
+            }
             let hit: Vec<u32> = self
                 .qps
                 .iter()

@@ -23,6 +23,7 @@ mod objects;
 mod paths;
 mod poll_mode;
 mod qp_table;
+mod reuse;
 mod rx;
 mod sched;
 mod stats;

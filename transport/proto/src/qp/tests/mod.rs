@@ -16,6 +16,7 @@ mod completer;
 mod in_step;
 mod debt_model;
 mod debts;
+mod message_len;
 mod modify;
 mod pacing;
 mod replay_model;
