@@ -21,6 +21,7 @@ mod rules;
 mod run;
 mod selective;
 mod srq;
+mod strict;
 mod uc;
 mod uc_model;
 mod ud;
