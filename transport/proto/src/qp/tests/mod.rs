@@ -27,6 +27,7 @@ mod rules;
 mod run;
 mod selective;
 mod srq;
+mod strict;
 mod uc;
 mod uc_model;
 mod ud;
