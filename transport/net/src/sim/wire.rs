@@ -27,7 +27,7 @@ pub enum Fate {
     Sent,
     /// Came out at the far end.
     Delivered,
-    /// Lost on the wire by chance.
+    /// Lost on the wire, by chance or by count.
     Lost,
     /// Sent during a blackhole.
     Blackholed,
@@ -52,7 +52,7 @@ pub struct WireStats {
     pub sent_bytes: u64,
     /// Frames that came out, copies included.
     pub delivered: u64,
-    /// Frames lost by chance.
+    /// Frames lost by chance or by count.
     pub lost: u64,
     /// Frames lost to a blackhole.
     pub blackholed: u64,
@@ -108,6 +108,8 @@ pub(super) struct Wire {
     /// Frames not yet fully sent: departure in ns, bytes.
     queue: VecDeque<(u64, u64)>,
     queued_bytes: u64,
+    /// Frames that came as far as to be lost by count, up to the next loss.
+    passed: u32,
     /// Arrival of the last frame in order; no frame in order arrives before it.
     last_arrival: u64,
 }
@@ -134,6 +136,7 @@ impl Wire {
             busy_ps: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            passed: 0,
             last_arrival: 0,
         };
         wire.refresh();
@@ -217,6 +220,19 @@ impl Wire {
         self.queued_bytes += len as u64;
         self.stats.queue_peak_bytes = self.stats.queue_peak_bytes.max(self.queued_bytes);
         departs
+    }
+
+    /// Whether this frame is the one of so many that is lost.
+    pub(super) fn is_lost_by_count(&mut self) -> bool {
+        if self.imp.loss_every == 0 {
+            return false;
+        }
+        self.passed += 1;
+        let lost = self.passed >= self.imp.loss_every;
+        if lost {
+            self.passed = 0;
+        }
+        lost
     }
 
     /// The arrival of a frame that keeps its place in the order.
