@@ -168,7 +168,7 @@ fn paced_queue_pairs_on_a_network_that_loses_nothing() {
 #[test]
 fn requests_that_are_overtaken_are_asked_for() {
     let run = |seed, verbose| run::run(seed, quiet::overtaken, verbose);
-    for_few_seeds("overtaken", 60, |t| t.seq_naks, run);
+    for_few_seeds("overtaken", 100, |t| t.seq_naks, run);
 }
 
 #[test]

@@ -84,12 +84,15 @@ pub(crate) fn paced(rng: &mut Rng) -> Config {
     config
 }
 
-/// Requests are overtaken by a few others and nothing is lost: a NAK for each gap, and no silence.
+/// Now and then a request is overtaken by a few others, and nothing is lost: a NAK for the gap, and
+/// no silence. What is sent again is not overtaken as well: of a gap in it no NAK says anything,
+/// because there is one for each missing packet.
 pub(crate) fn overtaken(rng: &mut Rng) -> Config {
     let there = Impairment {
-        reorder_ppm: pick(rng, &[10_000, 100_000, 300_000]),
-        reorder_positions: pick(rng, &[1, 2, 5]),
+        reorder_ppm: pick(rng, &[10_000, 100_000, 1_000_000]),
+        reorder_positions: pick(rng, &[1, 1, 2, 5]),
         reorder_delay_ns: pick(rng, &[1_000, 20_000]),
+        reorder_apart_ns: 2_000_000,
         ..quiet(rng, &[0])
     };
     let mut config = frame(rng, [there, Impairment::delay(1_000)]);
@@ -97,7 +100,11 @@ pub(crate) fn overtaken(rng: &mut Rng) -> Config {
     config.limit_ns = 400_000_000_000;
     config.calm_after = config.limit_ns;
     for pair in &mut config.pairs {
-        always_ready(pair, 60);
+        always_ready(pair, 150);
+        for limits in &mut pair.limits {
+            limits.pause_ppm = pick(rng, &[50_000, 500_000]);
+            limits.pause_ns = 1_000_000;
+        }
         pair.timeout = 10 + u8::try_from(rng.below(5)).unwrap();
         // Only what the first host asks is overtaken, and no answer to the second.
         pair.limits[1].ops = 0;

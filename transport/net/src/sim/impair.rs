@@ -41,6 +41,9 @@ pub struct Impairment {
     /// A held frame goes on after this time at the latest. 0 with positions set means one
     /// millisecond, so that the last frame of a burst is not held for ever.
     pub reorder_delay_ns: u64,
+    /// No frame is held so soon after another was, so that what follows from one is over before the
+    /// next; 0 is no such bound.
+    pub reorder_apart_ns: u64,
     /// Frames damaged: one to three random bits flipped anywhere in the frame (which a 32-bit
     /// CRC always finds), or, one in [`TRUNCATE_ONE_IN`], cut to a random length.
     pub corrupt_ppm: u32,

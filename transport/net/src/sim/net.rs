@@ -285,7 +285,7 @@ impl Net {
         if let Verdict::Hold(ns) = verdict {
             self.count(wire, |s| &mut s.reordered);
             self.schedule(natural.saturating_add(ns), wire, frame);
-        } else if self.rng.chance_ppm(imp.reorder_ppm) {
+        } else if self.rng.chance_ppm(imp.reorder_ppm) && self.may_hold(wire) {
             self.count(wire, |s| &mut s.reordered);
             self.hold(wire, imp, natural, frame);
         } else {
@@ -296,6 +296,11 @@ impl Net {
             self.arrive(at, wire, frame);
             self.release_held(wire, at);
         }
+    }
+
+    fn may_hold(&mut self, wire: usize) -> bool {
+        let now = self.now();
+        self.wires.get_mut(wire).is_some_and(|w| w.may_hold(now))
     }
 
     fn hold(&mut self, wire: usize, imp: &Impairment, natural: u64, frame: Frame) {

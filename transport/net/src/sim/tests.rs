@@ -257,6 +257,20 @@ fn reordering_by_positions_is_bounded() {
 }
 
 #[test]
+fn held_frames_may_be_kept_apart() {
+    let imp = Impairment {
+        reorder_ppm: 1_000_000,
+        reorder_positions: 1,
+        reorder_apart_ns: 1_000,
+        ..Impairment::delay(1_000)
+    };
+    let (got, stats) = burst(imp, 1_000, 10);
+    assert_eq!(stats.reordered, 10, "one in a hundred frames");
+    assert_eq!(got[..4], [1, 0, 2, 3]);
+    assert_eq!(got[98..104], [98, 99, 101, 100, 102, 103]);
+}
+
+#[test]
 fn a_held_last_frame_is_let_go_by_time() {
     let imp = Impairment {
         reorder_ppm: 1_000_000,

@@ -103,6 +103,8 @@ pub(super) struct Wire {
     /// No impairment, filter or blackhole is set.
     plain: bool,
     pub(super) held: Vec<Held>,
+    /// When the next frame may be held.
+    hold_after: u64,
     /// When the serialiser is free, in picoseconds.
     busy_ps: u64,
     /// Frames not yet fully sent: departure in ns, bytes.
@@ -133,6 +135,7 @@ impl Wire {
             blackholes: Vec::new(),
             plain: false,
             held: Vec::new(),
+            hold_after: 0,
             busy_ps: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -233,6 +236,15 @@ impl Wire {
             self.passed = 0;
         }
         lost
+    }
+
+    /// Whether a frame may be held now; then the next may be only later.
+    pub(super) fn may_hold(&mut self, now: u64) -> bool {
+        let may = now >= self.hold_after;
+        if may {
+            self.hold_after = now.saturating_add(self.imp.reorder_apart_ns);
+        }
+        may
     }
 
     /// The arrival of a frame that keeps its place in the order.
