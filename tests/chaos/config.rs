@@ -293,6 +293,7 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
         writes: true,
         reads: true,
         atomics: true,
+        atomic_writes: true,
         flushes: true,
     }
 }

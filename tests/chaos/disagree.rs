@@ -38,10 +38,11 @@ fn config(rng: &mut Rng) -> Config {
         0 => reliability(rng),
         _ => selective(pick(rng, &[128, 256, 4096])),
     });
-    let packets = pick(rng, &[4, 60, 300, 1_000]);
-    let most = packets * duo.mtu.bytes() as u64;
+    // More packets than the smaller range, in one case of two.
+    let packets = pick(rng, &[4, 60, 400, 1_000]);
+    let most = (packets * duo.mtu.bytes() as u64).min(1 << 20);
     let ops = (0..4 + rng.below(5)).map(|_| {
-        let len = rng.below(most.min(1 << 20));
+        let len = most - rng.below(most / 2);
         (rng.below(4) as u8, u32::try_from(len).unwrap())
     });
     Config {

@@ -5,6 +5,7 @@ use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::cc::Rate;
 use xroce_proto::recovery::{AdaptiveParams, Reliability};
 
+use crate::common::script::Limits;
 use crate::config::{
     Config, PairConfig, Strict, frame, pick, selective, selective_params, sound, wire,
 };
@@ -29,8 +30,8 @@ fn always_ready(pair: &mut PairConfig, ops: usize) {
     }
 }
 
-/// Whether a peer that waits for READ responses at this rate must not lose patience: they are data,
-/// paced like it.
+/// Whether a peer that waits for answers at this rate must not lose patience: those of READs and
+/// atomics are data, paced like it.
 pub(crate) fn is_patient(pair: &PairConfig, rate: Rate) -> bool {
     let waits = match pair.reliability {
         Reliability::Selective(params) => params.rto_low.as_nanos(),
@@ -72,13 +73,11 @@ pub(crate) fn paced(rng: &mut Rng) -> Config {
             // What DCQCN and mlx5 call the floor of a 10 Gb/s port.
             Rate::bits_per_second(1_000_000)
         };
-        // A responder that paces its own requests as well may keep a READ waiting.
+        // A responder that paces its own requests as well may keep an answer waiting.
         if is_patient(pair, slowest) && rng.below(2) == 0 {
             pair.limits[rng.index(2)].ops = 0;
         } else {
-            for limits in &mut pair.limits {
-                limits.reads = false;
-            }
+            pair.limits.iter_mut().for_each(Limits::leave_out_answers);
         }
     }
     config
@@ -162,23 +161,17 @@ pub(crate) fn modified(rng: &mut Rng) -> Config {
     for pair in &mut config.pairs {
         pair.unwatched = true;
         pair.timeout = pair.timeout.max(9);
-        let mut ops = 100;
         if is_quiet {
-            always_ready(pair, ops);
-            ops = 60;
+            always_ready(pair, 60);
         }
         for limits in &mut pair.limits {
-            limits.ops = limits.ops.min(ops);
+            limits.ops = limits.ops.min(100);
+            limits.atomics = rng.below(4) != 0;
+            limits.flushes = rng.below(4) != 0;
         }
         if rng.below(2) == 0 {
             // Then rates may be as low as they like.
-            for limits in &mut pair.limits {
-                limits.reads = false;
-            }
-        }
-        for limits in &mut pair.limits {
-            limits.atomics = rng.below(4) != 0;
-            limits.flushes = rng.below(4) != 0;
+            pair.limits.iter_mut().for_each(Limits::leave_out_answers);
         }
     }
     config
