@@ -12,9 +12,10 @@ use xroce_proto::qp::Cx;
 
 use crate::engine::{Core, Engine};
 
-/// Frames a queue pair sends when it ends, READ responses among them, at most: no more than a poll
-/// sends. What is executed is told all the same.
-const LAST_WORDS_MAX: usize = 64;
+/// Frames a queue pair sends when it ends, READ responses among them, at most: 1 MB at path MTU
+/// 4096, the time of a few polls. What is executed is told all the same, up to the first READ that
+/// is not answered.
+const LAST_WORDS_MAX: usize = 256;
 /// Frames that found the port full and wait for it, of all queue pairs that are gone, at most. With
 /// more the last ones are lost, as on a network.
 const GOODBYES_MAX: usize = 4096;

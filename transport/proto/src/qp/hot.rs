@@ -44,7 +44,7 @@ pub(super) struct TxHot {
     pub(super) poisoned: bool,
     /// Service, fixed since creation: where RC and the unreliable services part.
     pub(super) qp_type: QpType,
-    /// The last packet sent is to be sent again, whatever the window, to ask for an ACK.
+    /// The next packet leaves whatever the window, to ask for an ACK.
     pub(super) solicit: bool,
 }
 

@@ -185,7 +185,7 @@ impl Qp {
         frame: &mut [u8],
         index: u32,
     ) -> Option<usize> {
-        if self.tx.solicit {
+        if self.tx.solicit && self.tx.next_psn.is_before(self.tx.max_psn) {
             let last = self.tx.next_psn;
             self.demand(cx.now, last);
             self.seek(last.add(1));
@@ -386,6 +386,10 @@ impl Qp {
         if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.window_psns() {
             return true;
         }
+        // The last packet of a small burst, which asks, may be the one that is lost each time.
+        if self.recovery.is_limited() || tx.solicit {
+            return true;
+        }
         if !is_last {
             return false;
         }
@@ -491,8 +495,9 @@ impl Qp {
         }
     }
 
-    /// The packets behind the last one, which would have asked for an ACK, are not going to be
-    /// sent: it is sent again to ask, unless it has.
+    /// What is under way has not asked for an ACK, and the packets behind it, which would have, wait
+    /// for one. The next one leaves and asks if only the window keeps it; else the last one is sent
+    /// again to ask.
     pub(super) fn solicit_ack(&mut self) {
         if self.selective.is_some() {
             self.solicit_sack();
@@ -503,6 +508,11 @@ impl Qp {
         if in_flight <= 0 || !self.tx.asked_psn.is_before(last) {
             return;
         }
+        self.tx.solicit = true;
+        if self.may_request(turn::WHENEVER) {
+            return;
+        }
+        self.tx.solicit = false;
         // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for alone.
         if self
             .sq
@@ -580,6 +590,11 @@ impl Qp {
         if !self.tx.is_outstanding() {
             return;
         }
+        if self.rate().is_limited() && self.may_request(turn::WHENEVER) {
+            // The packets that the pacer holds back may be those that the peer waits for.
+            self.tx.ack_deadline = cx.now + self.cold.next_wait;
+            return;
+        }
         if self.cold.repairing {
             self.repair_failed(cx);
             return;
@@ -605,7 +620,7 @@ impl Qp {
             self.go_back(psn);
         }
         self.cold.repairing = false;
-        self.cold.next_wait = self.wait_after(0);
+        self.cold.next_wait = self.wait_after(self.cold.timeouts_in_row);
     }
 
     /// Moves the send position back to `psn`: from there on everything asks anew.
@@ -655,13 +670,14 @@ impl Qp {
         self.cold.timeouts_in_row = row;
         self.cold.next_wait = self.wait_after(row);
         self.cold.repairing = false;
-        if !is_timeout {
+        let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
+        if !is_timeout || outstanding > self.recovery.burst() {
             self.expect_repair();
         }
     }
 
-    /// Waits no longer than a repair takes, if that is known: after a NAK, and while bursts are so
-    /// small that the last packet of one is often the one that is lost, which no NAK tells.
+    /// Waits no longer than a repair takes: after a NAK, and while bursts are so small that the
+    /// last packet of one is often the one that is lost, which no NAK tells.
     #[cold]
     pub(super) fn expect_repair(&mut self) {
         if let Some(repair) = self.repair_wait()
@@ -673,15 +689,12 @@ impl Qp {
     }
 
     /// How long the answer to what a NAK asked for takes at most: twice what almost no round trip
-    /// exceeds. Before the first is measured the ACK timeout holds, or a part of it where losses
-    /// come in step: there everything is sent again, and nothing of that is measured (Karn).
+    /// exceeds, or before the first is measured a part of the ACK timeout.
     fn repair_wait(&self) -> Option<Duration> {
+        let timeout = self.cold.timeout()?.as_nanos();
         let ns = match self.cold.rtt_estimator.longest() {
             Some(longest) => 2 * longest.as_nanos(),
-            None if self.recovery.is_limited() => {
-                self.cold.timeout()?.as_nanos() / params::REPAIRS_PER_TIMEOUT
-            }
-            None => return None,
+            None => timeout / params::REPAIRS_PER_TIMEOUT,
         };
         Some(Duration::from_nanos(ns).max(params::REPAIR_FLOOR))
     }

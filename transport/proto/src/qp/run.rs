@@ -75,6 +75,7 @@ impl Qp {
             && tx.rnr_until == Instant::NEVER
             && self.rx.debt == Debt::Nothing
             && !self.cnp_owed
+            && !tx.solicit
             && self.selective.is_none()
             && !self.replay.is_pending();
         if !usual {

@@ -4,8 +4,10 @@
 //! A network that drops every n-th packet and a sender that repeats bursts of n packets stay in
 //! step: the same PSN, or the one a few places on, is lost for ever. So the burst shrinks to eight
 //! packets when a PSN is lost twice, or when losses keep coming at the same small distance; to half
-//! of that each time it happens again. It doubles when three bursts arrived without a loss between
-//! them.
+//! of that when it happens again. It doubles when three bursts arrived without a loss between them.
+//!
+//! A small burst after a timeout that brings nothing at all is followed by one without limit: a
+//! peer may have all of the small one, and acknowledge nothing that it has.
 
 use xroce_wire::newtypes::Psn;
 
@@ -34,10 +36,16 @@ pub struct GoBackN {
     at_loss: bool,
     /// There was a loss, so that `from` is one.
     lost_before: bool,
+    /// The peer itself told of it.
+    was_told: bool,
     /// Losses in a row that came as far from the one before as that from its own.
     alike: u8,
     /// The burst is 2 to the power of this, in packets.
     shift: u8,
+    /// What `shift` shrinks to.
+    small: u8,
+    /// The burst is without limit for once: it shrinks again when something moves.
+    for_once: bool,
 }
 
 impl Default for GoBackN {
@@ -48,8 +56,11 @@ impl Default for GoBackN {
             moved: 0,
             at_loss: false,
             lost_before: false,
+            was_told: false,
             alike: 0,
             shift: NO_LIMIT,
+            small: SMALL_BURST,
+            for_once: false,
         }
     }
 }
@@ -64,11 +75,10 @@ impl GoBackN {
             return None;
         }
         if self.is_in_step(psn, window.min(self.burst())) {
-            self.shift = self.shift.min(SMALL_BURST + 1).saturating_sub(1);
-            self.alike = 0;
+            self.shrink(psn == self.from && !self.was_told);
         }
         (self.from, self.grown) = (psn, psn);
-        (self.at_loss, self.lost_before) = (true, true);
+        (self.at_loss, self.lost_before, self.was_told) = (true, true, !forced);
         Some(psn)
     }
 
@@ -89,6 +99,9 @@ impl GoBackN {
     #[inline]
     pub(super) fn on_progress(&mut self, una: Psn, window: u32) {
         self.at_loss = false;
+        if self.for_once {
+            (self.for_once, self.shift, self.grown) = (false, self.small, una);
+        }
         if self.shift != NO_LIMIT {
             self.grow(una, window);
         }
@@ -104,9 +117,19 @@ impl GoBackN {
             self.grown = una;
             self.shift += 1;
             if 1 << self.shift >= window {
-                self.shift = NO_LIMIT;
+                (self.shift, self.small) = (NO_LIMIT, SMALL_BURST);
             }
         }
+    }
+
+    fn shrink(&mut self, nothing_came: bool) {
+        self.alike = 0;
+        let was_limited = self.is_limited();
+        if was_limited {
+            self.small = self.small.saturating_sub(1);
+        }
+        self.for_once = was_limited && nothing_came;
+        self.shift = if self.for_once { NO_LIMIT } else { self.small };
     }
 
     #[inline]

@@ -168,8 +168,8 @@ fn case_116_a_smaller_window_asks_for_what_is_under_way() {
         t.tx_frame().unwrap();
     }
     t.qp.modify(&smaller(8), &mut t.log).unwrap();
-    t.expect(&["RDMA WRITE Middle 113 A [1024]"]);
-    t.rx(ack(0x113));
+    t.expect(&["RDMA WRITE Middle 114 A [1024]"]);
+    t.rx(ack(0x114));
     assert_eq!(t.tx().len(), 8, "the next window");
     // What has asked already is not asked for again.
     t.qp.modify(&smaller(4), &mut t.log).unwrap();

