@@ -54,11 +54,7 @@ impl Qp {
             (Operation::Acknowledge, Some(aeth), _) => match aeth.syndrome {
                 Syndrome::Ack { .. } => self.handle_ack(cx, psn),
                 Syndrome::RnrNak { timer } => self.selective_rnr(cx, psn, timer),
-                Syndrome::Nak(NakCode::PsnSequence) => {
-                    // Not what a selective responder says; it acknowledges what is before it.
-                    self.counters.rare().seq_naks_in += 1;
-                    self.hear(cx, psn, None, None);
-                }
+                Syndrome::Nak(NakCode::PsnSequence) => self.selective_sequence_nak(cx, psn),
                 Syndrome::Nak(code) => self.selective_nak(cx, psn, code),
                 Syndrome::Reserved(_) => self.bad_response(cx),
             },
@@ -66,6 +62,21 @@ impl Qp {
                 self.handle_answer(cx, pkt);
             }
             _ => self.bad_response(cx),
+        }
+    }
+
+    /// A peer that does not know yet that this side is selective, or is not itself: it lacks this
+    /// packet. A probe shows it who is asking, and has it say what else it has.
+    fn selective_sequence_nak<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, psn: Psn) {
+        self.counters.rare().seq_naks_in += 1;
+        self.hear(cx, psn, None, None);
+        let (una, max) = (self.tx.una_psn, self.tx.max_psn);
+        let outstanding = una.distance_to(max).unsigned_abs();
+        if let Some(selective) = &mut self.selective
+            && psn.is_within(una, outstanding)
+        {
+            selective.board.refused(psn);
+            selective.ask = true;
         }
     }
 
@@ -79,6 +90,7 @@ impl Qp {
         let Some(selective) = &mut self.selective else {
             return;
         };
+        selective.note_agreement();
         if seth.mpr != 0 {
             selective.peer_range = u32::from(seth.mpr) * MPR_UNIT;
         }

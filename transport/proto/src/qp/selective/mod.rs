@@ -53,6 +53,8 @@ pub(super) struct Selective {
     running: Running,
     /// PSNs the peer takes ahead, as it told.
     peer_range: u32,
+    /// The peer has sent an extension packet: it has agreed, whatever else was agreed elsewhere.
+    peer_agrees: bool,
     /// Messages sent so far, and the number of the one being sent.
     next_msn: u16,
     current_msn: u16,
@@ -85,6 +87,7 @@ impl Selective {
             reorder: Reorder::new(&params, payload_max),
             running: Running::NONE,
             peer_range: params.range,
+            peer_agrees: false,
             next_msn: 0,
             current_msn: 0,
             ask: false,
@@ -118,6 +121,11 @@ impl Selective {
     /// Packets ahead of the expected PSN, for a gauge.
     pub(super) fn ahead(&self) -> u32 {
         self.reorder.len()
+    }
+
+    /// An extension packet of the peer came.
+    fn note_agreement(&mut self) {
+        self.peer_agrees = true;
     }
 
     /// PSNs from the oldest unacknowledged on that may be sent.
