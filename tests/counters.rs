@@ -173,6 +173,25 @@ fn losses(sum: &mut Sum) {
         }
         sum.after(world, qpns);
     }
+    // What a NAK asks for is lost, too.
+    let (mut world, qpns) = pair(|_| {});
+    send(&mut world, qpns, 64);
+    world.idle(MS);
+    let lost = Cell::new((None, 0));
+    world.net.set_filter(world.link.there, move |frame| {
+        let parsed = Frame::parse_ethernet(frame).unwrap();
+        let psn = Packet::parse(parsed.transport()).unwrap().psn();
+        let (first, times) = lost.get();
+        if times < 2 && first.is_none_or(|first| first == psn) {
+            lost.set((Some(psn), times + 1));
+            Verdict::Drop
+        } else {
+            Verdict::Pass
+        }
+    });
+    send(&mut world, qpns, 64);
+    send(&mut world, qpns, 64);
+    sum.after(world, qpns);
     // Nothing but a lost ACK: the timer, and a duplicate.
     let (mut world, qpns) = pair(|_| {});
     lose_one(&world, true, Operation::Acknowledge);

@@ -56,7 +56,7 @@ fn sizes_are_as_pinned() {
     insta::assert_snapshot!(lines, @r"
     Qp               952
     HeaderTemplate   108
-    Counters         504
+    Counters         512
     AddressVector     56
     Frame             72
     Packet            48

@@ -19,6 +19,12 @@ pub(crate) struct PairConfig {
     pub(crate) rate: Rate,
     /// Name of the congestion control.
     pub(crate) control: &'static str,
+    /// It has the parameters of its kind, so that marks take it to its floor.
+    pub(crate) to_the_floor: bool,
+    /// How much may be in flight is not watched: it changes, or nothing here bounds it.
+    pub(crate) unwatched: bool,
+    pub(crate) rate_limit: Rate,
+    pub(crate) retry_cnt: u8,
     pub(crate) dscp: u8,
     pub(crate) timeout: u8,
     pub(crate) rnr_timer: u8,
@@ -26,6 +32,17 @@ pub(crate) struct PairConfig {
     pub(crate) limits: [Limits; 2],
     pub(crate) fates: [Fate; 2],
     pub(crate) reliability: Reliability,
+}
+
+/// What a network that loses nothing, or nothing for good, leaves no reason for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Strict {
+    /// Anything may be repeated.
+    No,
+    /// No timeout.
+    NoTimeout,
+    /// No timeout and nothing sent again, but what found no receive.
+    NothingAgain,
 }
 
 /// A whole run.
@@ -41,10 +58,18 @@ pub(crate) struct Config {
     pub(crate) calm_after: u64,
     /// How often a send queue is drained and goes on.
     pub(crate) drain_ppm: u32,
+    /// How often an attribute of a queue pair is modified.
+    pub(crate) modify_ppm: u32,
+    pub(crate) strict: Strict,
+    /// Virtual time the run may take at all, ns.
+    pub(crate) limit_ns: u64,
     /// Wire, start, end in ns.
     pub(crate) blackholes: Vec<(usize, u64, u64)>,
     pub(crate) pairs: Vec<PairConfig>,
 }
+
+/// Virtual time a run may take at all, unless it is known to be slow.
+const LIMIT_NS: u64 = 5_000_000_000;
 
 /// Everything may happen to frames, nothing is wrong with the work.
 pub(crate) fn sound(rng: &mut Rng) -> Config {
@@ -89,7 +114,7 @@ pub(crate) fn faulty(rng: &mut Rng) -> Config {
     config
 }
 
-fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
+pub(crate) fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
     let pairs = 1 + rng.below(4);
     let shared: u64 = wires.iter().map(|w| delay(w, pairs)).sum();
     let ips = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
@@ -98,6 +123,9 @@ fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
         ips: ips[rng.index(2)],
         tx_ring: pick(rng, &[1, 3, 20, 256]),
         drain_ppm: pick(rng, &[0, 0, 1_000, 20_000]),
+        modify_ppm: 0,
+        strict: Strict::No,
+        limit_ns: LIMIT_NS,
         vlan: (rng.below(4) == 0).then(|| VlanTci::new(0x6000 | 100)),
         engine: EngineConfig {
             rx_budget: pick(rng, &[1, 2, 16, 64]),
@@ -117,7 +145,7 @@ fn frame(rng: &mut Rng, wires: [Impairment; 2]) -> Config {
     }
 }
 
-fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.index(of.len())]
 }
 
@@ -134,7 +162,7 @@ fn classes(rng: &mut Rng) -> TrafficClasses {
 /// Bytes of a full queue where it has a limit.
 const QUEUE_BYTES: [u64; 3] = [0, 40_000, 150_000];
 
-fn wire(rng: &mut Rng, lossy: bool) -> Impairment {
+pub(crate) fn wire(rng: &mut Rng, lossy: bool) -> Impairment {
     let mut up_to = |max: u32| match rng.below(3) {
         0 => 0,
         1 => u32::try_from(rng.below(u64::from(max) / 5)).unwrap(),
@@ -196,6 +224,10 @@ fn pair(rng: &mut Rng, round_trip: u64) -> PairConfig {
             rng,
             &["fixed", "fixed", "dcqcn", "dcqcn-mlx5", "swift", "nscc"],
         ),
+        to_the_floor: false,
+        unwatched: false,
+        rate_limit: Rate::UNLIMITED,
+        retry_cnt: 7,
         dscp: pick(rng, &[0, 8, 26, 46]),
         timeout: fitting.max(5 + u8::try_from(rng.below(4)).unwrap()),
         rnr_timer: 1 + u8::try_from(rng.below(8)).unwrap(),
@@ -230,7 +262,7 @@ pub(crate) fn selective(rng: &mut Rng, make: fn(&mut Rng) -> Config) -> Config {
     config
 }
 
-fn selective_params(rng: &mut Rng) -> SelectiveParams {
+pub(crate) fn selective_params(rng: &mut Rng) -> SelectiveParams {
     let range = pick(rng, &[128, 256, 1024, 4096]);
     SelectiveParams {
         range,
@@ -261,6 +293,7 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
         writes: true,
         reads: true,
         atomics: true,
+        atomic_writes: true,
         flushes: true,
     }
 }
@@ -268,7 +301,9 @@ fn limits(rng: &mut Rng, mtu: PathMtu) -> Limits {
 impl PairConfig {
     /// Packets in flight, at most. NSCC's window is one of bytes, in which small packets are many.
     pub(crate) fn most_in_flight(&self) -> u32 {
-        if self.control == "nscc" {
+        if self.unwatched {
+            1 << 22
+        } else if self.control == "nscc" {
             512
         } else {
             self.window
@@ -279,6 +314,9 @@ impl PairConfig {
     pub(crate) fn congestion(&self) -> CongestionControl {
         let line = Rate::bits_per_second(10_000_000_000);
         let window = u64::from(self.window);
+        if self.to_the_floor && self.control != "fixed" {
+            return CongestionControl::by_name(self.control, line, &[]).unwrap();
+        }
         let bytes = window * self.mtu.bytes() as u64;
         // What NSCC makes of this round-trip time is two thirds of the window.
         let base_rtt = (bytes * 8 / 10 * 2 / 3).max(100);

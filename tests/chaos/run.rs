@@ -1,6 +1,7 @@
 //! One seed: build, drive, check.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::process::Command;
 use std::rc::Rc;
@@ -17,7 +18,8 @@ use crate::common::lane::{Lane, pools};
 use crate::common::model::Model;
 use crate::common::script::{Fate, Fault};
 use crate::common::{ALL_ACCESS, Setup, World};
-use crate::config::{Config, PairConfig};
+use crate::config::{Config, PairConfig, Strict};
+use crate::modify::Modifier;
 use crate::watch::{Flow, Watch};
 
 /// Bytes of each host's region: pool, and three areas for each of eight lanes.
@@ -26,17 +28,14 @@ const MEMORY: usize = (96 << 10) + 12 * (161 << 10);
 /// Virtual time in which everything must be done once the network is calm, ns.
 const LIVENESS_NS: u64 = 400_000_000;
 
-/// Virtual time a run may take at all.
-const LIMIT_NS: u64 = 5_000_000_000;
-
 /// Says everything about a run that fails.
-struct Black {
-    seed: u64,
-    config: Config,
-    watch: Rc<RefCell<Watch>>,
+pub(crate) struct Black<C: Debug> {
+    pub(crate) seed: u64,
+    pub(crate) config: C,
+    pub(crate) watch: Rc<RefCell<Watch>>,
 }
 
-impl Drop for Black {
+impl<C: Debug> Drop for Black<C> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -75,6 +74,8 @@ pub(crate) struct Totals {
     pub(crate) tail_probes: u64,
     pub(crate) placed_early: u64,
     pub(crate) spurious: u64,
+    pub(crate) modifies: u64,
+    pub(crate) events: u64,
 }
 
 impl AddAssign for Totals {
@@ -94,6 +95,8 @@ impl AddAssign for Totals {
         self.tail_probes += more.tail_probes;
         self.placed_early += more.placed_early;
         self.spurious += more.spurious;
+        self.modifies += more.modifies;
+        self.events += more.events;
     }
 }
 
@@ -155,6 +158,7 @@ pub(crate) fn run(seed: u64, make: impl Fn(&mut Rng) -> Config, verbose: bool) -
         lanes,
         events: Vec::new(),
         draining: Vec::new(),
+        modifier: Modifier::new(seed),
         rng: rng.fork(),
         black: Black {
             seed,
@@ -205,8 +209,10 @@ fn connect(world: &mut World, pair: &PairConfig) -> [Qpn; 2] {
         if attr.state == Some(QpState::Rts) {
             attr.max_rd_atomic = Some(pair.max_rd_atomic[host]);
             attr.timeout = Some(pair.timeout);
+            attr.retry_cnt = Some(pair.retry_cnt);
             attr.rnr_retry = Some(7);
             attr.congestion = Some(pair.congestion());
+            attr.rate_limit = pair.rate_limit.is_limited().then_some(pair.rate_limit);
         }
     });
     qpns
@@ -220,13 +226,14 @@ struct Run {
     /// Host, QP, and when it goes on.
     draining: Vec<(usize, Qpn, u64)>,
     rng: Rng,
-    black: Black,
+    black: Black<Config>,
+    modifier: Modifier,
 }
 
 impl Run {
     fn drive(&mut self) {
         let calm_after = self.black.config.calm_after;
-        let mut deadline = LIMIT_NS;
+        let mut deadline = self.black.config.limit_ns;
         let mut calm = false;
         loop {
             self.world.settle();
@@ -252,6 +259,11 @@ impl Run {
             }
             let mut wake = (!calm).then_some(calm_after);
             wake = wake.into_iter().chain(self.drain(calm)).min();
+            let config = &self.black.config;
+            let at = self
+                .modifier
+                .turn(&mut self.world, &self.lanes, config, calm);
+            wake = wake.into_iter().chain(at).min();
             for lane in &mut self.lanes {
                 let at = lane.pump(&mut self.world, &mut self.model, calm);
                 wake = wake.into_iter().chain(at).min();
@@ -360,6 +372,15 @@ impl Run {
             let (sends, recvs) = lane.totals();
             assert_eq!(counters.sends_completed, sends, "{counters:?}");
             assert_eq!(peer_counters.recvs_completed, recvs, "{peer_counters:?}");
+            let strict = self.black.config.strict;
+            if strict != Strict::No {
+                assert_eq!(counters.timeouts, 0, "for no reason: {counters:?}");
+            }
+            if strict == Strict::NothingAgain && counters.rnr_naks_in == 0 {
+                // SQD asks what it waits for by sending the last packet again.
+                let again = counters.retransmits - counters.retransmits_solicit;
+                assert_eq!(again, 0, "for no reason: {counters:?}");
+            }
         }
         // Stragglers arrive, lazy timers are asked once more, then all is quiet for ever.
         self.world.idle(100_000_000);
@@ -403,7 +424,6 @@ impl Run {
             let Fate::Faulty(_, fault) = lane.fate else {
                 continue;
             };
-            expected.push((lane.from, lane.qpns[0], Event::QpFatal));
             let mtu = self.black.config.pairs[0].mtu.bytes();
             let single = lane.fault_len() as usize <= mtu;
             if !fault.is_local() && fault.receive_status(single).is_none() {
@@ -423,7 +443,10 @@ impl Run {
     }
 
     fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+        let mut totals = Totals {
+            modifies: self.modifier.accepted,
+            ..Totals::default()
+        };
         for lane in &self.lanes {
             let engine = &self.world.hosts[lane.from].engine;
             let counters = engine.qp_counters(lane.qpns[0]).unwrap();

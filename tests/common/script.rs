@@ -28,7 +28,19 @@ pub struct Limits {
     pub writes: bool,
     pub reads: bool,
     pub atomics: bool,
+    pub atomic_writes: bool,
     pub flushes: bool,
+}
+
+impl Limits {
+    /// Leaves out all that takes more than an ACK: such answers wait for the pacer of the peer, as
+    /// data does.
+    pub fn leave_out_answers(&mut self) {
+        self.reads = false;
+        self.atomics = false;
+        self.atomic_writes = false;
+        self.flushes = false;
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,6 +261,7 @@ pub fn script(limits: &Limits, fate: Fate, rng: &mut Rng) -> Vec<Op> {
             kind,
             Kind::Write | Kind::WriteImm | Kind::Scribble | Kind::AtomicWrite
         ) && !limits.writes
+            || kind == Kind::AtomicWrite && !limits.atomic_writes
         {
             kind = Kind::SendImm;
         } else if (kind.is_atomic() && !limits.atomics) || (kind == Kind::Flush && !limits.flushes)

@@ -295,6 +295,7 @@ fn innocents(world: &mut World, rng: &mut Rng, repair: Reliability) -> (Vec<Lane
         writes: true,
         reads: true,
         atomics: true,
+        atomic_writes: true,
         flushes: true,
     };
     let lanes: Vec<Lane> = [0, 1]

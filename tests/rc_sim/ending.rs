@@ -4,7 +4,7 @@ use xroce_engine::AsyncEvent;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
-use xroce_proto::wc::{Completion, Event, WcStatus};
+use xroce_proto::wc::{Completion, Cq, Event, WcStatus};
 use xroce_proto::wr::{SendOp, Sge};
 use xroce_wire::newtypes::{LKey, Qpn};
 
@@ -124,6 +124,73 @@ fn case_78_a_full_completion_queue_is_an_event_and_the_end_of_its_queue_pairs() 
     exchange(&mut world, [a, b], 5000, SECOND);
 }
 
+/// Posts eight WRITEs, and lets them and what follows from them happen.
+fn eight_writes(world: &mut World, qpn: Qpn) {
+    let [left, right] = &mut world.hosts;
+    let (va, rkey) = (right.va(0), right.mr.rkey);
+    for id in 0..8 {
+        left.post_send(qpn, id, SendOp::Write { va, rkey }, &[left.sge(0, 8)]);
+    }
+    world.idle(SECOND / 10);
+}
+
+/// The events of an overrun of `cq` that ended these queue pairs, and no other.
+fn expect_overrun(world: &mut World, cq: Cq, ended: &[Qpn]) {
+    let engine = &mut world.hosts[0].engine;
+    let events: Vec<AsyncEvent> = std::iter::from_fn(|| engine.poll_event()).collect();
+    let mut expected = vec![AsyncEvent::cq(cq, Event::CqErr)];
+    expected.extend(ended.iter().map(|&q| AsyncEvent::qp(q, Event::QpFatal)));
+    assert_eq!(events, expected);
+    for &qpn in ended {
+        assert_eq!(engine.qp_state(qpn), Some(QpState::Err));
+    }
+}
+
+#[test]
+fn case_119_no_overrun_is_silent_however_often_its_queue_was_drained() {
+    let mut world = calm().build();
+    let small = world.hosts[0].engine.create_cq(4).unwrap();
+    let qpns = |world: &mut World| {
+        let own = world.create_qp(0, |init| init.send_cq = small);
+        [own, world.create_qp(1, |_| {})]
+    };
+    let up = |world: &mut World, qpns| world.bring_up(qpns, MTU, [9, 9], |_, attr| fast(attr));
+    let drained = |world: &mut World| {
+        let mut wcs = [Completion::EMPTY; 16];
+        world.hosts[0].engine.poll_cq(small, &mut wcs)
+    };
+    let [old, fresh] = [qpns(&mut world), qpns(&mut world)];
+    up(&mut world, old);
+    eight_writes(&mut world, old[0]);
+    expect_overrun(&mut world, small, &[old[0]]);
+    // The one made on the full CQ loses its completions too, and is told of it.
+    up(&mut world, fresh);
+    eight_writes(&mut world, fresh[0]);
+    expect_overrun(&mut world, small, &[fresh[0]]);
+    // Drained, the CQ is as good as new, until it is overrun again.
+    for depth in [4, 4, 5] {
+        assert!(drained(&mut world) >= 4);
+        world.hosts[0].engine.resize_cq(small, depth).unwrap();
+        for host in [0, 1] {
+            to_state(&mut world, host, old[host], QpState::Reset);
+        }
+        up(&mut world, old);
+        let [left, right] = &mut world.hosts;
+        let (va, rkey) = (right.va(0), right.mr.rkey);
+        left.post_send(old[0], 9, SendOp::Write { va, rkey }, &[left.sge(0, 8)]);
+        world.idle(SECOND / 10);
+        assert_eq!(world.hosts[0].engine.poll_event(), None);
+        assert_eq!(drained(&mut world), 1);
+        eight_writes(&mut world, old[0]);
+        expect_overrun(&mut world, small, &[old[0]]);
+    }
+    // Flushed without room: nothing is left to end, but what is lost is told.
+    let lost = world.hosts[0].engine.stats().cq_overflows;
+    eight_writes(&mut world, old[0]);
+    assert_eq!(world.hosts[0].engine.stats().cq_overflows, lost + 8);
+    expect_overrun(&mut world, small, &[]);
+}
+
 #[test]
 fn case_46_a_queue_pair_destroyed_with_packets_in_flight_leaves_nothing() {
     let (mut world, [a, b]) = pair();
@@ -210,11 +277,7 @@ fn case_29_retries_used_up_flush_both_queues() {
     host.post_recv(a, 150, &[host.sge(0, 8)]);
     let flushed = [50, 150].map(|id| (id, WcStatus::WrFlushErr));
     assert_eq!(ids(&host.completions()), flushed);
-    assert_eq!(
-        host.engine.poll_event(),
-        Some(AsyncEvent::qp(a, Event::QpFatal))
-    );
-    assert_eq!(host.engine.poll_event(), None);
+    assert_eq!(host.engine.poll_event(), None, "the completion says it");
     assert_eq!(world.hosts[1].engine.qp_state(b), Some(QpState::Rts));
 }
 

@@ -11,6 +11,7 @@ mod atomics;
 #[path = "../captured/mod.rs"]
 mod captured;
 mod carriage;
+mod closing;
 #[path = "../common/mod.rs"]
 mod common;
 mod congestion;

@@ -23,6 +23,8 @@ pub struct Counters {
     pub redirected: u64,
     /// RoCEv2 to one of our addresses, but on a queue without a socket: left to the kernel.
     pub no_socket: u64,
+    /// First fragments of RoCEv2 datagrams to our addresses: left to the kernel.
+    pub fragments: u64,
 }
 
 /// The loaded program and its maps.
@@ -116,6 +118,7 @@ impl RoceProgram {
             passed: sum(0)?,
             redirected: sum(1)?,
             no_socket: sum(2)?,
+            fragments: sum(3)?,
         })
     }
 }

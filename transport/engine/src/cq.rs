@@ -37,7 +37,8 @@ struct Queue {
     head: u32,
     tail: u32,
     depth: u32,
-    overflowed: bool,
+    /// Since its last overrun every queue pair of it is in ERR or RESET.
+    ended: bool,
     armed: Option<Notify>,
     /// Notifications fired and not taken.
     fired: u32,
@@ -52,7 +53,7 @@ impl Queue {
             head: 0,
             tail: 0,
             depth,
-            overflowed: false,
+            ended: false,
             armed: None,
             fired: 0,
         }
@@ -140,7 +141,7 @@ pub(crate) struct CqTable {
     pub(crate) events: EventQueue,
     /// CQs with notifications not taken, each once.
     fired: VecDeque<Cq>,
-    /// CQs that overflowed since last asked; their QPs must go to ERR (C7).
+    /// CQs that lost a completion since last asked, each once; their QPs must go to ERR (C7).
     overflows: Vec<Cq>,
     pub(crate) overflow_count: u64,
 }
@@ -151,6 +152,8 @@ impl CqTable {
         self.events.reserve();
         let room = self.queues.len();
         self.fired.reserve(room.saturating_sub(self.fired.len()));
+        self.overflows
+            .reserve(room.saturating_sub(self.overflows.len()));
         Some(handle)
     }
 
@@ -213,8 +216,32 @@ impl CqTable {
         !self.fired.is_empty()
     }
 
+    /// A completion is lost.
+    #[cold]
+    #[inline(never)]
+    fn note_overflow(&mut self, cq: Cq) {
+        self.overflow_count += 1;
+        if !self.overflows.contains(&cq) {
+            self.overflows.push(cq);
+        }
+    }
+
     pub(crate) fn take_overflow(&mut self) -> Option<Cq> {
         self.overflows.pop()
+    }
+
+    /// Every QP of this CQ is about to go to ERR. False if they all did before, and none has left
+    /// it since: whoever posts to a QP in ERR makes nobody look at all the others.
+    pub(crate) fn end(&mut self, cq: Cq) -> bool {
+        let queue = self.queues.get_mut(cq.0);
+        queue.is_some_and(|queue| !std::mem::replace(&mut queue.ended, true))
+    }
+
+    /// A QP of this CQ may have left ERR or RESET.
+    pub(crate) fn revive(&mut self, cq: Cq) {
+        if let Some(queue) = self.queues.get_mut(cq.0) {
+            queue.ended = false;
+        }
     }
 }
 
@@ -231,11 +258,7 @@ impl Sink for CqTable {
             }
             return;
         }
-        self.overflow_count += 1;
-        if !queue.overflowed {
-            queue.overflowed = true;
-            self.overflows.push(cq);
-        }
+        self.note_overflow(cq);
     }
 
     fn event(&mut self, qpn: Qpn, event: Event) {

@@ -23,6 +23,7 @@ use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::icrc::IcrcTable;
+use crate::leave::Goodbyes;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
 use crate::notify::{Notifier, NotifyConfig};
@@ -199,6 +200,10 @@ pub(crate) struct Core {
     /// QPs that may have something to send, each at most once.
     pub(crate) schedule: Schedule,
     pub(crate) notifier: Notifier,
+    /// What queue pairs that are gone have left to send.
+    pub(crate) goodbyes: Goodbyes,
+    /// Of the latest poll.
+    pub(crate) now: Instant,
     pub(crate) stats: EngineStats,
     pub(crate) config: EngineConfig,
 }
@@ -227,6 +232,8 @@ impl<D: Datapath> Engine<D> {
             wheel: Wheel::new(),
             schedule: Schedule::new(&config.classes),
             notifier: Notifier::new(config.notify),
+            goodbyes: Goodbyes::default(),
+            now: Instant::default(),
             stats: EngineStats::default(),
             config,
         };
@@ -243,6 +250,7 @@ impl<D: Datapath> Engine<D> {
     /// The port is broken.
     pub fn poll_once(&mut self, now: Instant) -> io::Result<Work> {
         let Self { port, core, .. } = self;
+        core.now = now;
         let timers = core.fire_timers(now);
         let tx = core.transmit(port, now);
         port.tx_flush()?;
@@ -254,7 +262,7 @@ impl<D: Datapath> Engine<D> {
     /// When [`Engine::poll_once`] has to be called although nothing arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.core.schedule.is_empty() {
+        if self.core.schedule.is_empty() && self.core.goodbyes.is_empty() {
             self.core.wheel.next()
         } else {
             // Something is ready and only the port was full.
@@ -317,13 +325,14 @@ impl<D: Datapath> Engine<D> {
             entry.qp.set_port_mtu(port_mtu);
             entry.qp.set_cnp_class(self.core.notifier.class());
         }
-        let members = self.core.qps.len();
-        self.core.wheel.reserve(members);
-        self.core.schedule.reserve(members);
+        self.core.wheel.reserve(self.core.qps.len());
+        self.core.schedule.reserve(self.core.qps.living());
+        self.core.notifier.reserve(self.core.qps.living());
         Ok(qpn)
     }
 
-    /// Changes state and attributes of a queue pair, or nothing at all.
+    /// Changes state and attributes of a queue pair, or nothing at all. Before it goes to ERR or
+    /// RESET the peer is told of all that was executed, in this call if the port has room.
     ///
     /// # Errors
     /// The first rule broken, or a path MTU the link cannot carry.
@@ -337,7 +346,16 @@ impl<D: Datapath> Engine<D> {
         let attr = filled.as_ref().unwrap_or(attr);
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
         let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
+        match attr.check(entry.qp.init().qp_type, entry.qp.state())? {
+            QpState::Reset => self.take_leave(index, true),
+            QpState::Err => self.take_leave(index, false),
+            _ => {}
+        }
+        let entry = self.core.qps.get_mut(index).ok_or(EngineError::NoQp(qpn))?;
         entry.qp.modify(attr, &mut self.core.cqs)?;
+        for cq in [entry.qp.init().send_cq, entry.qp.init().recv_cq] {
+            self.core.cqs.revive(cq);
+        }
         if let Some(av) = entry.qp.path() {
             let class = self.core.config.classes.of(av);
             if entry.class != class {
@@ -367,12 +385,13 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Destroys a queue pair; what it had posted vanishes without completion, and so do events
-    /// of it that nobody took.
+    /// of it that nobody took. The peer is told of all that was executed.
     ///
     /// # Errors
     /// It does not exist.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), EngineError> {
         let index = self.core.qps.find(qpn).ok_or(EngineError::NoQp(qpn))?;
+        self.take_leave(index, true);
         if let Some(entry) = self.core.qps.get(index) {
             let init = *entry.qp.init();
             self.core.count_users(&init, -1);
@@ -527,10 +546,14 @@ impl Core {
         }
     }
 
-    /// A CQ that overflowed takes its QPs with it, and says so (C7).
+    /// A CQ that lost a completion takes its QPs with it, and says so (C7), whether it lost any
+    /// before or not.
     fn settle_overflows(&mut self) {
         while let Some(cq) = self.cqs.take_overflow() {
-            self.cqs.events.push(AsyncEvent::cq(cq, Event::CqErr));
+            self.cqs.events.push_once(AsyncEvent::cq(cq, Event::CqErr));
+            if !self.cqs.end(cq) {
+                continue;
+            }
             let hit: Vec<u32> = self
                 .qps
                 .iter()
@@ -548,6 +571,8 @@ impl Core {
                 let to_err = QpAttr::state(QpState::Err);
                 if entry.qp.modify(&to_err, &mut self.cqs).is_ok() {
                     self.cqs.event(entry.qp.qpn(), Event::QpFatal);
+                    // It may still owe an ACK.
+                    self.schedule.enlist(entry, index);
                 }
             }
         }

@@ -85,6 +85,13 @@ impl EventQueue {
         }
     }
 
+    /// As [`EventQueue::push`], unless the same event waits already.
+    pub(crate) fn push_once(&mut self, event: AsyncEvent) {
+        if !self.events.contains(&event) {
+            self.push(event);
+        }
+    }
+
     pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
         self.events.pop_front()
     }

@@ -3,6 +3,8 @@
 //! A handle is a slot index in its low 20 bits and the number of lives the slot has had above,
 //! modulo 4096.
 
+use crate::reuse::FreeSlots;
+
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 // `Cq::slot` is the index.
@@ -10,6 +12,10 @@ const _: () = assert!(xroce_proto::wc::Cq(u32::MAX).slot() == INDEX_MASK as usiz
 
 /// Objects of a kind, at most.
 pub(crate) const HANDLES_MAX: u32 = INDEX_MASK;
+
+/// A slot is used again when so many others are free: one object made again and again has four
+/// million handles. An empty slot of the largest kind is below 256 bytes, the floor 256 KB.
+const REUSE_FLOOR: usize = 1 << 10;
 
 /// No handle: the last index is never used.
 const NOBODY: u32 = u32::MAX;
@@ -27,7 +33,7 @@ struct Slot<T> {
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     slots: Vec<Slot<(T, u32)>>,
-    free: Vec<u32>,
+    free: FreeSlots<REUSE_FLOOR>,
 }
 
 /// Why an object was not removed.
@@ -43,7 +49,7 @@ impl<T> Default for Handles<T> {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
-            free: Vec::new(),
+            free: FreeSlots::default(),
         }
     }
 }
@@ -51,7 +57,8 @@ impl<T> Default for Handles<T> {
 impl<T> Handles<T> {
     /// `None` when all handles are taken.
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
-        let index = match self.free.pop() {
+        let reused = self.free.take(self.slots.len(), HANDLES_MAX as usize);
+        let index = match reused {
             Some(index) => index,
             None => {
                 let index = u32::try_from(self.slots.len()).ok()?;
@@ -63,7 +70,7 @@ impl<T> Handles<T> {
                     next: index,
                     value: None,
                 });
-                self.free.reserve(1);
+                self.free.reserve(self.slots.len());
                 index
             }
         };
@@ -73,6 +80,7 @@ impl<T> Handles<T> {
         Some(slot.handle)
     }
 
+    /// Slots, most of which may be empty: every index is below.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -116,8 +124,7 @@ impl<T> Handles<T> {
             Some((value, 0)) => {
                 slot.handle = NOBODY;
                 slot.next = slot.next.wrapping_add(1 << INDEX_BITS);
-                // The oldest free slot is used last, to keep handles fresh as long as possible.
-                self.free.insert(0, index);
+                self.free.give(index);
                 Ok(value)
             }
             Some((value, users)) => {
@@ -138,14 +145,40 @@ mod tests {
         let first = handles.insert('a').unwrap();
         assert_eq!(handles.get(first), Some(&'a'));
         assert_eq!(handles.remove(first), Ok('a'));
+        for _ in 0..REUSE_FLOOR {
+            let other = handles.insert('c').unwrap();
+            assert_eq!(handles.remove(other), Ok('c'));
+        }
         let second = handles.insert('b').unwrap();
+        assert_eq!(first & INDEX_MASK, second & INDEX_MASK, "the same slot");
         assert_ne!(first, second);
-        assert_eq!(handles.len(), 1, "the slot is used again");
         assert_eq!(handles.get(first), None);
         assert_eq!(handles.get_mut(first), None);
         assert_eq!(handles.remove(first), Err(Kept::Unknown));
         assert_eq!(handles.get(second), Some(&'b'));
         assert_eq!(handles.get(u32::MAX), None);
+    }
+
+    #[test]
+    fn case_127_a_handle_returns_as_late_as_it_can() {
+        let mut handles = Handles::default();
+        let mut life = || {
+            let handle = handles.insert(()).unwrap();
+            handles.remove(handle).unwrap();
+            handle
+        };
+        let first = life();
+        let returns = (1..).find(|_| life() == first);
+        assert_eq!(returns, Some((REUSE_FLOOR + 1) << (32 - INDEX_BITS)));
+        assert_eq!(handles.len(), REUSE_FLOOR + 1);
+    }
+
+    #[test]
+    fn an_empty_slot_is_small() {
+        use xroce_proto::qp::AddressHandle;
+        use xroce_proto::srq::SharedReceiveQueue;
+        assert!(size_of::<Slot<(SharedReceiveQueue, u32)>>() <= 256);
+        assert!(size_of::<Slot<(AddressHandle, u32)>>() <= 256);
     }
 
     #[test]

@@ -14,10 +14,17 @@ use xroce_shm::{AtomicAtError, Region};
 use xroce_wire::icrc::Head;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
+use crate::reuse::FreeSlots;
 use crate::windows::Window;
 
 /// Regions, at most: the index has 24 bits.
 pub(crate) const REGIONS_MAX: usize = 1 << 24;
+/// A slot is used again when so many others are free. One region registered again and again has
+/// `(REUSE_FLOOR + 1) * 256` keys, two million. An empty slot is below 100 bytes with its place in
+/// the list of the free, the floor below 0.8 MB.
+pub(crate) const REUSE_FLOOR: usize = 1 << 13;
+/// What is added to the generation of a slot to end its grants without changing the next key.
+pub(crate) const SAME_KEY: u32 = 1 << 8;
 
 /// A registered memory region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -143,7 +150,8 @@ impl Entry {
 
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// Changes with every registration and bind, so that old grants are known as such.
+    /// Changes with every registration and bind, so that old grants are known as such. Its low
+    /// byte changes with the keys made here and with nothing else, so that all 256 come by.
     pub(crate) generation: u32,
     /// The key, while there is an entry.
     pub(crate) key: u32,
@@ -177,8 +185,10 @@ impl Slot {
 #[derive(Debug, Default)]
 pub(crate) struct MrTable {
     pub(crate) slots: Vec<Slot>,
-    pub(crate) free: Vec<u32>,
+    pub(crate) free: FreeSlots<REUSE_FLOOR>,
 }
+
+const _: () = assert!(size_of::<Slot>() + size_of::<u32>() <= 100);
 
 /// Which memory a region is made of.
 #[derive(Clone, Copy, Debug)]
@@ -299,7 +309,14 @@ impl MrTable {
                 range.entry(pd, access)?
             }
         };
-        Ok(self.install(key.value() >> 8, entry))
+        let old = key.value() >> 8;
+        // Another slot, so that the old keys stay unused; with none left its own has to do.
+        let Ok(index) = self.claim_slot() else {
+            return Ok(self.install(old, entry));
+        };
+        self.slots[old as usize].entry = None;
+        self.free.give(old);
+        Ok(self.install(index, entry))
     }
 
     /// Index 0 stays unused, so that key 0 never names a region.
@@ -307,14 +324,14 @@ impl MrTable {
         if self.slots.is_empty() {
             self.slots.push(Slot::default());
         }
-        if let Some(index) = self.free.pop() {
+        if let Some(index) = self.free.take(self.slots.len(), REGIONS_MAX) {
             return Ok(index);
         }
         if self.slots.len() >= REGIONS_MAX {
             return Err(RegError::Full);
         }
         self.slots.push(Slot::default());
-        self.free.reserve(1);
+        self.free.reserve(self.slots.len());
         u32::try_from(self.slots.len() - 1).map_err(|_| RegError::Full)
     }
 
@@ -335,7 +352,7 @@ impl MrTable {
         self.idle_region(key)?;
         let index = key.value() >> 8;
         self.slots[index as usize].entry = None;
-        self.free.push(index);
+        self.free.give(index);
         Ok(())
     }
 
@@ -358,7 +375,7 @@ impl MrTable {
         entry.kind = Kind::Invalidated;
         // No window can be bound to it any more, and grants are of the past.
         entry.access = Access::empty();
-        slot.generation = slot.generation.wrapping_add(1);
+        slot.generation = slot.generation.wrapping_add(SAME_KEY);
         Ok(())
     }
 

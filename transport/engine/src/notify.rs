@@ -9,8 +9,13 @@ use xroce_wire::newtypes::Gid;
 
 use crate::engine::Core;
 
-/// Destinations remembered: a power of two. Two that fall on one place are not moderated together.
-const DESTINATIONS: usize = 256;
+/// Places for destinations at first: a power of two. They become more with the queue pairs.
+const PLACES_MIN: usize = 256;
+/// Places for each queue pair, so that those of different peers hardly ever compete for one.
+const PLACES_PER_QP: usize = 4;
+/// Places where a destination may be. If others have them all, it has to wait until one of them
+/// may be notified again: moderation is then stricter than asked, and never laxer.
+const WAYS: usize = 16;
 
 /// What the least time between two notifications is counted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,57 +56,98 @@ impl Default for NotifyConfig {
 pub(crate) struct Notifier {
     config: NotifyConfig,
     port: Instant,
-    destinations: Vec<(Gid, Instant)>,
+    destinations: Destinations,
 }
 
 impl Notifier {
     pub(crate) fn new(config: NotifyConfig) -> Self {
-        let destinations = match config.scope {
-            CnpScope::Destination => vec![(Gid::default(), Instant::default()); DESTINATIONS],
-            _ => Vec::new(),
-        };
-        Self {
+        let mut notifier = Self {
             config,
             port: Instant::default(),
-            destinations,
-        }
+            destinations: Destinations::default(),
+        };
+        notifier.reserve(0);
+        notifier
     }
 
     pub(crate) fn class(&self) -> CnpClass {
         self.config.class
     }
 
+    /// Makes room for the peers of so many queue pairs.
+    pub(crate) fn reserve(&mut self, qps: usize) {
+        if self.config.scope == CnpScope::Destination {
+            self.destinations.reserve(qps);
+        }
+    }
+
     /// Whether a notification to `peer` may leave at `now`; then the next may not for a while.
     /// `of_qp` is what is remembered of the queue pair.
     fn may_notify(&mut self, now: Instant, peer: Gid, of_qp: &mut Instant) -> bool {
         let next = match self.config.scope {
-            CnpScope::Qp => of_qp,
-            CnpScope::Port => &mut self.port,
-            CnpScope::Destination => {
-                let slot = place(peer);
-                let Some(known) = self.destinations.get_mut(slot) else {
-                    return true;
-                };
-                if known.0 != peer {
-                    *known = (peer, Instant::default());
-                }
-                &mut known.1
-            }
+            CnpScope::Qp => Some(of_qp),
+            CnpScope::Port => Some(&mut self.port),
+            CnpScope::Destination => self.destinations.next_of(now, peer),
         };
-        if now < *next {
-            return false;
+        match next {
+            Some(next) if now >= *next => {
+                *next = now + self.config.min_time_between_cnps;
+                true
+            }
+            _ => false,
         }
-        *next = now + self.config.min_time_between_cnps;
-        true
     }
 }
 
-/// Place of an address in the table.
-fn place(gid: Gid) -> usize {
+/// The destinations notified a short time ago: the only ones that have to be known. Any number of
+/// them in fixed memory, since a place is free again when its time has come.
+#[derive(Debug, Default)]
+struct Destinations {
+    /// Who was notified, and when he may be again; a power of two of them.
+    places: Vec<(Gid, Instant)>,
+    /// Until then nobody is notified who has no place: he may have had one in a smaller table.
+    quiet_until: Instant,
+}
+
+impl Destinations {
+    fn reserve(&mut self, qps: usize) {
+        let wanted = (qps * PLACES_PER_QP).next_power_of_two().max(PLACES_MIN);
+        if wanted <= self.places.len() {
+            return;
+        }
+        // Rarely, and for as long as a single interval.
+        let latest = self.places.iter().map(|&(_, next)| next).max();
+        self.quiet_until = self.quiet_until.max(latest.unwrap_or_default());
+        self.places = vec![(Gid::default(), Instant::default()); wanted];
+    }
+
+    /// When `peer` may be notified again, in the place it has from now on; `None` if there is no
+    /// place for it.
+    fn next_of(&mut self, now: Instant, peer: Gid) -> Option<&mut Instant> {
+        let mask = self.places.len().checked_sub(1)?;
+        let first = hash(peer);
+        let at = |way: usize| first.wrapping_add(way) & mask;
+        let known = (0..WAYS).map(at).find(|&i| self.places[i].0 == peer);
+        let place = known.or_else(|| {
+            if now < self.quiet_until {
+                return None;
+            }
+            (0..WAYS).map(at).find(|&i| self.places[i].1 <= now)
+        });
+        let (gid, next) = self.places.get_mut(place?)?;
+        if *gid != peer {
+            (*gid, *next) = (peer, Instant::default());
+        }
+        Some(next)
+    }
+}
+
+/// FNV-1a (RFC 9923), with its upper half folded in.
+fn hash(gid: Gid) -> usize {
     let hash = gid.bytes().iter().fold(0x811c_9dc5_u32, |hash, &byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    hash as usize % DESTINATIONS
+    (hash ^ hash >> 16) as usize
 }
 
 impl Core {
@@ -110,8 +156,10 @@ impl Core {
     #[inline(never)]
     pub(crate) fn note_mark(&mut self, now: Instant, index: u32, peer: Gid) {
         if let Some(entry) = self.qps.get_mut(index) {
-            // While one waits to leave, another would be the same.
-            let may = self.notifier.may_notify(now, peer, &mut entry.next_cnp);
+            // Datagrams are not notified: their senders, who may be anybody, take no place and no
+            // turn of those that are. While one waits to leave, another would be the same.
+            let notified = entry.qp.path().is_some();
+            let may = notified && self.notifier.may_notify(now, peer, &mut entry.next_cnp);
             entry.qp.note_mark(may);
         }
     }
@@ -150,5 +198,46 @@ mod tests {
         assert_eq!(notified(CnpScope::Qp), [20, 20, 20]);
         assert_eq!(notified(CnpScope::Destination), [20, 0, 20]);
         assert_eq!(notified(CnpScope::Port), [20, 0, 0]);
+    }
+    /// Most notifications of `peers` destinations in 1 ms of marks of each in every µs, and how
+    /// many destinations had any.
+    fn crowd(peers: u32, qps: &[(u64, usize)]) -> (u32, usize) {
+        let config = NotifyConfig {
+            min_time_between_cnps: Duration::from_micros(50),
+            scope: CnpScope::Destination,
+            ..NotifyConfig::default()
+        };
+        let mut notifier = Notifier::new(config);
+        let mut seen = vec![0; peers as usize];
+        for us in 0..1000 {
+            for &(_, count) in qps.iter().filter(|&&(when, _)| when == us) {
+                notifier.reserve(count);
+            }
+            for (n, seen) in (0..peers).zip(&mut seen) {
+                let [_, a, b, c] = n.to_be_bytes();
+                let peer = Gid::from_v4([10, a, b, c]);
+                let may = notifier.may_notify(at(us), peer, &mut Instant::default());
+                *seen += u32::from(may);
+            }
+        }
+        let heard = seen.iter().filter(|&&n| n != 0).count();
+        (seen.into_iter().max().unwrap(), heard)
+    }
+
+    #[test]
+    fn case_125_the_bound_holds_for_any_number_of_destinations() {
+        // A queue pair for each: none is forgotten, and none has to wait for another.
+        for peers in [1000, 10_000] {
+            assert_eq!(crowd(peers, &[(0, peers as usize)]), (20, peers as usize));
+        }
+        // Nor with less room than peers.
+        for peers in [1000, 10_000] {
+            let (most, heard) = crowd(peers, &[]);
+            assert_eq!(most, 20);
+            assert!(heard >= PLACES_MIN, "{heard} of {peers}");
+        }
+        // Nor is anybody forgotten while the table grows.
+        let growing: Vec<(u64, usize)> = (1..10).map(|n| (n * 33, 100 << n)).collect();
+        assert!(crowd(1000, &growing).0 <= 20);
     }
 }

@@ -110,8 +110,7 @@ impl<D: Datapath> Engine<D> {
         cq.ok_or(EngineError::Object(ObjectError::Exhausted))
     }
 
-    /// Changes the depth; what is queued stays, in order. Whether the CQ has overflowed and
-    /// whether it is armed stays too.
+    /// Changes the depth; what is queued stays, in order. Whether the CQ is armed stays too.
     ///
     /// # Errors
     /// It does not exist, the depth is out of range or less than what is queued.

@@ -9,6 +9,7 @@ use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::template::Lower;
 
 use crate::paths::IcmpSeen;
+use crate::reuse::FreeSlots;
 
 const INDEX_BITS: u32 = 18;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
@@ -18,6 +19,11 @@ const FIRST_INDEX: u32 = 17;
 
 /// Queue pairs, at most.
 pub(crate) const QPS_MAX: u32 = INDEX_MASK - FIRST_INDEX + 1;
+/// A slot is used again when so many others are free. One queue pair made again and again has
+/// `(REUSE_FLOOR + 1) * GENERATIONS` numbers, a million. An empty slot is 36 bytes: 16 here, 4 in
+/// the list of the free, 16 in the timer wheel; the floor costs 0.6 MB, twice that at the moment
+/// a vector has doubled.
+const REUSE_FLOOR: usize = 1 << 14;
 
 /// A slot of the table.
 #[derive(Debug)]
@@ -77,8 +83,10 @@ const NOBODY: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct QpTable {
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    free: FreeSlots<REUSE_FLOOR>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 16);
 
 impl QpTable {
     /// Makes a QP; `None` when all numbers are taken.
@@ -91,9 +99,9 @@ impl QpTable {
         let Some(index) = self.claim_slot() else {
             return Ok(None);
         };
-        let slot = &mut self.slots[index as usize];
-        let qpn = Qpn::new(slot.generation << INDEX_BITS | (index + FIRST_INDEX));
+        let qpn = self.number(index);
         let qp = Qp::new(qpn, init, lower)?;
+        let slot = &mut self.slots[index as usize];
         slot.qpn = qpn.value();
         slot.entry = Some(Box::new(Entry {
             qp,
@@ -106,12 +114,18 @@ impl QpTable {
         Ok(Some(qpn))
     }
 
+    /// Number of the QP that lives next in a slot.
+    fn number(&self, index: u32) -> Qpn {
+        let generation = self.slots[index as usize].generation;
+        Qpn::new(generation << INDEX_BITS | (index + FIRST_INDEX))
+    }
+
     fn claim_slot(&mut self) -> Option<u32> {
-        if let Some(index) = self.free.pop() {
+        if let Some(index) = self.free.take(self.slots.len(), QPS_MAX as usize) {
             return Some(index);
         }
         let index = u32::try_from(self.slots.len()).ok()?;
-        if index + FIRST_INDEX > INDEX_MASK {
+        if index >= QPS_MAX {
             return None;
         }
         self.slots.push(Slot {
@@ -119,7 +133,16 @@ impl QpTable {
             qpn: NOBODY,
             entry: None,
         });
+        self.free.reserve(self.slots.len());
         Some(index)
+    }
+
+    /// Gives a slot back, to be used again under another number.
+    fn release_slot(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.qpn = NOBODY;
+        slot.generation = (slot.generation + 1) % GENERATIONS;
+        self.free.give(index);
     }
 
     /// Slot of a QP that exists.
@@ -152,20 +175,23 @@ impl QpTable {
         self.slots.get_mut(index as usize)?.entry.as_deref_mut()
     }
 
-    /// Removes a QP; its number is not used again for 63 lives of the slot.
+    /// Removes a QP; its number is not used again for as long as there are others.
     pub(crate) fn destroy(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize)
             && slot.entry.take().is_some()
         {
-            slot.qpn = NOBODY;
-            slot.generation = (slot.generation + 1) % GENERATIONS;
-            // The oldest free slot is used last, to keep numbers fresh as long as possible.
-            self.free.insert(0, index);
+            self.release_slot(index);
         }
     }
 
+    /// Slots, most of which may be empty: every index is below.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// QPs that exist.
+    pub(crate) fn living(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
@@ -189,25 +215,68 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn case_46_a_number_comes_back_after_all_others_of_its_slot() {
-        let mut table = QpTable::default();
+    fn create(table: &mut QpTable) -> Qpn {
         let mut init = QpInit::rc(Pd(1), Cq(0), Cq(0));
         (init.max_send_wr, init.max_recv_wr) = (1, 1);
+        table.create(init, Lower::Udp).unwrap().unwrap()
+    }
+
+    #[test]
+    fn case_46_no_old_number_names_the_new_queue_pair() {
+        let mut table = QpTable::default();
         let mut seen = HashSet::new();
-        for _ in 0..GENERATIONS {
-            let qpn = table.create(init, Lower::Udp).unwrap().unwrap();
+        for _ in 0..1000 {
+            let qpn = create(&mut table);
             assert!(seen.insert(qpn), "{qpn:?} comes back early");
             let index = table.find(qpn).unwrap();
-            assert_eq!(index, 0, "the slot is used again");
             table.destroy(index);
             assert!(seen.iter().all(|&old| table.find(old).is_none()));
         }
-        let qpn = table.create(init, Lower::Udp).unwrap().unwrap();
-        assert!(!seen.insert(qpn));
+        assert_eq!(table.living(), 0);
         // Numbers that are special never name one.
         for special in [0, 1, 0xff_ffff] {
             assert_eq!(table.find(Qpn::new(special)), None);
         }
+    }
+
+    #[test]
+    fn case_127_one_queue_pair_made_66_000_times_has_66_000_numbers() {
+        let mut table = QpTable::default();
+        let mut seen = HashSet::new();
+        for _ in 0..66_000 {
+            let qpn = create(&mut table);
+            assert!(seen.insert(qpn), "{qpn:?} comes back early");
+            let index = table.find(qpn).unwrap();
+            table.destroy(index);
+        }
+    }
+
+    /// Lives of one queue pair beside `others` before its first number returns.
+    fn distance(others: u32) -> u32 {
+        let mut table = QpTable::default();
+        for _ in 0..others {
+            table.claim_slot().unwrap();
+        }
+        let mut life = || {
+            let index = table.claim_slot()?;
+            let qpn = table.number(index);
+            table.release_slot(index);
+            Some(qpn)
+        };
+        let first = life().unwrap();
+        let returns = (1..).find(|_| life() == Some(first));
+        returns.unwrap()
+    }
+
+    #[test]
+    fn case_127_numbers_return_as_late_as_they_can() {
+        let floor = REUSE_FLOOR as u32;
+        assert_eq!(distance(0), (floor + 1) * GENERATIONS);
+        // With almost all slots taken the rest has to do.
+        assert_eq!(distance(QPS_MAX - 3), 3 * GENERATIONS);
+        assert_eq!(distance(QPS_MAX - 1), GENERATIONS);
+        let mut table = QpTable::default();
+        assert!((0..QPS_MAX).all(|_| table.claim_slot().is_some()));
+        assert_eq!(table.claim_slot(), None);
     }
 }

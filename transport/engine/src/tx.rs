@@ -49,6 +49,9 @@ enum RunEnd {
 impl Core {
     pub(crate) fn transmit<D: Datapath>(&mut self, port: &mut D, now: Instant) -> usize {
         let mut sent = 0;
+        if !self.goodbyes.is_empty() {
+            sent = self.say_goodbyes(port);
+        }
         while sent < self.config.tx_budget {
             let Some((class, index)) = self.schedule.pop() else {
                 break;

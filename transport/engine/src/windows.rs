@@ -5,12 +5,16 @@
 //! table, so that the data path knows no difference. Type 1 is bound by call and usable through
 //! every QP of its PD; type 2 (2B) is bound by work request and usable through that QP only, until
 //! it is invalidated.
+//!
+//! A window has a slot of its own. A type 2 window is bound there, because the program makes its
+//! keys out of the one it was given. Each bind of a type 1 window takes a slot of the free ones
+//! instead, so that its keys, too, come back as late as they can.
 
 use serde::{Deserialize, Serialize};
 use xroce_proto::memory::{Access, Bind, BindError, KeyError, Pd};
 use xroce_wire::newtypes::{Qpn, RKey};
 
-use crate::mr_table::{Kind, MrTable, RegError};
+use crate::mr_table::{Kind, MrTable, RegError, SAME_KEY};
 
 /// What a window may grant.
 const RIGHTS: Access = Access::REMOTE_READ
@@ -51,8 +55,17 @@ pub(crate) struct Window {
     life: u32,
     pd: Pd,
     mw_type: MwType,
-    /// Slot of the region it is bound to.
-    bound_to: Option<u32>,
+    /// What it is bound to.
+    bound: Option<Bound>,
+}
+
+/// Where a bound window is.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// Slot of the region.
+    region: u32,
+    /// Slot of its key: its own, or the one this bind took.
+    at: u32,
 }
 
 impl MrTable {
@@ -64,7 +77,7 @@ impl MrTable {
             life: slot.generation,
             pd,
             mw_type,
-            bound_to: None,
+            bound: None,
         }));
         Ok(Mw {
             id: MwId {
@@ -89,15 +102,20 @@ impl MrTable {
         self.find_window(id)?;
         self.unbind(id.index);
         self.slots[id.index as usize].window = None;
-        self.free.push(id.index);
+        self.free.give(id.index);
         Ok(())
     }
 
     /// Whatever was granted through this window is worth nothing from now on.
-    fn unbind(&mut self, index: u32) {
-        let bound_to = self.window(index).and_then(|w| w.bound_to.take());
-        let Some(region) = bound_to else { return };
-        self.slots[index as usize].entry = None;
+    fn unbind(&mut self, own: u32) {
+        let bound = self.window(own).and_then(|w| w.bound.take());
+        let Some(Bound { region, at }) = bound else {
+            return;
+        };
+        self.slots[at as usize].entry = None;
+        if at != own {
+            self.free.give(at);
+        }
         if let Some(entry) = &mut self.slots[region as usize].entry
             && let Kind::Region { windows } = &mut entry.kind
         {
@@ -116,11 +134,15 @@ impl MrTable {
             self.check_bind(window.pd, bind)?;
         }
         self.unbind(id.index);
-        let slot = &mut self.slots[id.index as usize];
-        slot.renew(id.index);
+        let at = match bind.len {
+            0 => id.index,
+            _ => self.claim_slot().unwrap_or(id.index),
+        };
+        let slot = &mut self.slots[at as usize];
+        slot.renew(at);
         let rkey = RKey::new(slot.key);
         if bind.len != 0 {
-            self.enter(rkey, bind, Kind::Window1);
+            self.enter(id.index, rkey, bind, Kind::Window1);
         }
         Ok(rkey)
     }
@@ -133,20 +155,31 @@ impl MrTable {
         rkey: RKey,
         bind: &Bind,
     ) -> Result<(), BindError> {
-        let window = self.window(rkey.value() >> 8);
-        let window = *window.ok_or(BindError::NoWindow)?;
+        let own = rkey.value() >> 8;
+        let Some(&mut window) = self.window(own) else {
+            return Err(self.no_window(rkey));
+        };
         if window.mw_type != MwType::Type2 {
             return Err(BindError::Type);
         }
-        if window.bound_to.is_some() {
+        if window.bound.is_some() {
             return Err(BindError::Bound);
         }
         if window.pd != pd {
             return Err(BindError::Pd);
         }
         self.check_bind(pd, bind)?;
-        self.enter(rkey, bind, Kind::Window2(qpn));
+        self.enter(own, rkey, bind, Kind::Window2(qpn));
         Ok(())
+    }
+
+    /// Why a slot without a window cannot be bound: its key may be that of a type 1 window.
+    fn no_window(&self, rkey: RKey) -> BindError {
+        let slot = self.slots.get((rkey.value() >> 8) as usize);
+        match slot.and_then(|slot| slot.entry.as_ref()) {
+            Some(entry) if entry.kind == Kind::Window1 => BindError::Type,
+            _ => BindError::NoWindow,
+        }
     }
 
     /// The rules for the region behind a window (K6).
@@ -173,9 +206,9 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes a checked bind true.
-    fn enter(&mut self, rkey: RKey, bind: &Bind, kind: Kind) {
-        let (index, region) = (rkey.value() >> 8, bind.lkey.value() >> 8);
+    /// Makes a checked bind of the window at slot `own` true.
+    fn enter(&mut self, own: u32, rkey: RKey, bind: &Bind, kind: Kind) {
+        let (at, region) = (rkey.value() >> 8, bind.lkey.value() >> 8);
         let Some(entry) = self.slots[region as usize].region_mut(bind.lkey) else {
             return;
         };
@@ -193,12 +226,12 @@ impl MrTable {
         let mut bound = entry.window(within, va, bind.len);
         bound.access = bind.access;
         bound.kind = kind;
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1);
+        let slot = &mut self.slots[at as usize];
+        slot.generation = slot.generation.wrapping_add(SAME_KEY);
         slot.key = rkey.value();
         slot.entry = Some(bound);
-        if let Some(window) = &mut slot.window {
-            window.bound_to = Some(region);
+        if let Some(window) = self.window(own) {
+            window.bound = Some(Bound { region, at });
         }
     }
 
@@ -212,15 +245,17 @@ impl MrTable {
     ) -> Option<Result<(), KeyError>> {
         let index = rkey.value() >> 8;
         let slot = self.slots.get(index as usize)?;
-        slot.window.as_ref()?;
         let checked = match &slot.entry {
-            Some(entry) if slot.key == rkey.value() => match entry.kind {
+            Some(entry) => match entry.kind {
+                Kind::Region { .. } | Kind::Invalidated => return None,
+                _ if slot.key != rkey.value() => Err(KeyError::Unknown),
                 _ if entry.pd != pd => Err(KeyError::Pd),
                 Kind::Window2(bound_by) if bound_by == qpn => Ok(()),
                 Kind::Window2(_) => Err(KeyError::Unknown),
-                _ => Err(KeyError::Rights),
+                Kind::Window1 => Err(KeyError::Rights),
             },
-            _ => Err(KeyError::Unknown),
+            None if slot.window.is_some() => Err(KeyError::Unknown),
+            None => return None,
         };
         if checked.is_ok() {
             self.unbind(index);

@@ -129,6 +129,9 @@ counters! {
         pub reorder_store_full: packets,
         /// Packets further ahead of the expected PSN than agreed, dropped.
         pub beyond_range: packets,
+        /// Times what a NAK had asked for was sent once more, because nothing came for some round
+        /// trips.
+        pub early_timeouts: events,
         /// ACK timeouts.
         pub timeouts: events mlx5 "local_ack_timeout_err",
         /// Losses of a response inferred from a later one.

@@ -17,6 +17,8 @@ pub struct Pacer {
     fraction: u32,
     /// Bytes on the wire that a packet has beyond those of its frame.
     overhead: u8,
+    /// Bytes on the wire of the last packet, which `next` leaves room for.
+    wire: u16,
     /// Rate `per_byte` is for.
     rate: Rate,
     /// Time a byte takes, 2^-32 ns.
@@ -50,25 +52,55 @@ impl Pacer {
         }
     }
 
+    /// From now on the rate is another. A higher one holds for the packet that was sent last, too:
+    /// the next may leave as if that had been sent at this rate.
+    pub fn raise(&mut self, rate: Rate) {
+        if rate <= self.rate {
+            return;
+        }
+        let kept = whole_ns(self.gap(self.wire.into()));
+        self.next = Instant::from_nanos(self.next.as_nanos().saturating_sub(kept));
+        self.set_rate(rate);
+        self.fraction = 0;
+        self.next += Duration::from_nanos(whole_ns(self.gap(self.wire.into())));
+    }
+
+    fn set_rate(&mut self, rate: Rate) {
+        self.rate = rate;
+        let bits = u128::from(rate.as_bits_per_second());
+        // No limit: no time at all.
+        let per_byte = (8_000_000_000_u128 << 32).checked_div(bits).unwrap_or(0);
+        self.per_byte = u64::try_from(per_byte).unwrap_or(u64::MAX);
+    }
+
+    /// Time that so many bytes take, 2^-32 ns.
+    fn gap(&self, wire: u64) -> u128 {
+        u128::from(wire) * u128::from(self.per_byte)
+    }
+
     fn advance(&mut self, now: Instant, bytes: usize, rate: Rate) {
         if rate != self.rate {
-            self.rate = rate;
-            let per_byte = (8_000_000_000_u128 << 32) / u128::from(rate.as_bits_per_second());
-            self.per_byte = u64::try_from(per_byte).unwrap_or(u64::MAX);
+            self.set_rate(rate);
         }
         let wire = bytes as u64 + u64::from(self.overhead);
-        let gap = u128::from(wire) * u128::from(self.per_byte) + u128::from(self.fraction);
+        // An Ethernet frame has less than 64 KB.
+        self.wire = u16::try_from(wire).unwrap_or(u16::MAX);
+        let gap = self.gap(wire) + u128::from(self.fraction);
         let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(Self::BURST.as_nanos()));
         if self.next < earliest {
             self.next = earliest;
         }
-        let whole = u64::try_from(gap >> 32).unwrap_or(u64::MAX);
-        self.next += Duration::from_nanos(whole);
+        self.next += Duration::from_nanos(whole_ns(gap));
         #[allow(clippy::cast_possible_truncation, reason = "the low half")]
         {
             self.fraction = gap as u32;
         }
     }
+}
+
+/// Whole ns of a time in 2^-32 ns.
+fn whole_ns(time: u128) -> u64 {
+    u64::try_from(time >> 32).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -134,5 +166,29 @@ mod tests {
         assert_eq!(pacer.next(), Instant::from_nanos(9000));
         pacer.on_sent(now, 1000, Rate::UNLIMITED);
         assert_eq!(pacer.next(), Instant::from_nanos(9000));
+    }
+
+    #[test]
+    fn case_120_a_raised_rate_holds_for_the_appointment_too() {
+        let mut pacer = Pacer::new(0);
+        let now = Instant::from_nanos(5_000_000_000);
+        while pacer.next() <= now {
+            pacer.on_sent(now, 1000, Rate::bits_per_second(1000));
+        }
+        let slow = pacer.next();
+        assert_eq!(slow.since(now).as_nanos() / 1_000_000_000, 7, "8 s a frame");
+        pacer.raise(Rate::bits_per_second(500));
+        assert_eq!(
+            pacer.next(),
+            slow,
+            "a lower rate counts from the next frame"
+        );
+        pacer.raise(Rate::bits_per_second(8_000_000_000));
+        assert!(pacer.next() <= now + Duration::from_micros(1));
+        pacer.on_sent(now, 1000, Rate::bits_per_second(1000));
+        assert!(pacer.next() > now + Duration::from_millis(7000));
+        pacer.raise(Rate::UNLIMITED);
+        pacer.on_sent(now, 1000, Rate::bits_per_second(8_000_000_000));
+        assert!(pacer.next() <= now + Duration::from_micros(1));
     }
 }

@@ -1,5 +1,7 @@
 //! Limits and defaults of the core: name, unit, source.
 
+use xroce_wire::newtypes::PathMtu;
+
 use crate::time::Duration;
 
 /// Longest message, bytes (RETH.dmalen, `WIRE.md` §1).
@@ -7,6 +9,10 @@ pub const MESSAGE_LEN_MAX: u32 = 1 << 31;
 
 /// Most PSNs that may be outstanding: half the serial space less one (`RC.md` §1).
 pub const OUTSTANDING_PSNS_MAX: u32 = (1 << 23) - 1;
+
+/// Longest message that every queue pair sends, bytes: what devices report. At a path MTU of 256
+/// the PSNs end before [`MESSAGE_LEN_MAX`]; larger ones reach it.
+pub const MESSAGE_LEN_ANY_MTU: u32 = OUTSTANDING_PSNS_MAX << PathMtu::Mtu256.shift();
 
 /// Request packets in flight per QP unless configured: enough for 1 MB of path MTU 4096, and what
 /// the socket buffers of the UDP backend take. rxe uses 128.
@@ -32,6 +38,13 @@ pub const RNR_RETRY_INFINITE: u8 = 7;
 
 /// A timeout that follows another is twice as long, this many times: 4 T at most (R12).
 pub const TIMEOUT_DOUBLINGS: u8 = 2;
+
+/// Shortest wait for the answer to what a NAK asked for, before it is sent once more: what a peer
+/// that polls may take to handle a burst.
+pub const REPAIR_FLOOR: Duration = Duration::from_micros(100);
+
+/// Such waits per ACK timeout before a round trip is measured.
+pub const REPAIRS_PER_TIMEOUT: u64 = 16;
 
 /// Local ACK timeout `4.096 µs · 2^code`, `None` for code 0, which means "no timeout" (R12).
 #[must_use]

@@ -48,6 +48,9 @@ impl Duration {
     /// No time at all.
     pub const ZERO: Self = Self(0);
 
+    /// Longer than every real span: what it is added to is [`Instant::NEVER`].
+    pub const MAX: Self = Self(u64::MAX);
+
     /// From ns.
     #[must_use]
     pub const fn from_nanos(ns: u64) -> Self {

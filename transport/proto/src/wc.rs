@@ -210,7 +210,8 @@ pub struct Srq(pub u32);
 pub enum Event {
     /// `IBV_EVENT_CQ_ERR`: a CQ overflowed.
     CqErr = 0,
-    /// `IBV_EVENT_QP_FATAL`: a work request failed and the QP is in error.
+    /// `IBV_EVENT_QP_FATAL`: the QP is in error for a reason that no completion tells. A work
+    /// request that fails is a completion and no event.
     QpFatal = 1,
     /// `IBV_EVENT_QP_REQ_ERR`: the peer sent an invalid request.
     QpReqErr = 2,

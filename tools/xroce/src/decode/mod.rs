@@ -6,12 +6,17 @@
 //! | [`link`], [`packet`] | from a record to a judged RoCE packet |
 //! | [`text`], [`view`] | a packet as a line, as a JSON object |
 //! | [`flow`], [`summary`] | what happened per connection, and how it is counted |
+//! | [`psns`], [`reads`] | which PSNs were seen, and how many a READ takes |
 
 mod capture;
 mod flow;
+#[cfg(test)]
+mod flow_tests;
 mod link;
 mod packet;
 mod pcapng;
+mod psns;
+mod reads;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -46,11 +51,12 @@ pub(crate) struct DecodeArgs {
     pub(crate) json: bool,
     /// Counts per opcode and per connection instead of packets
     ///
-    /// A connection is one direction: source, destination and destination QP. PSN gaps are requests
-    /// beyond the next new PSN (READ requests reserve the PSNs of their responses) and missing READ
-    /// responses; duplicates are equal packets within a millisecond and ACKs that acknowledge
-    /// nothing new; retransmissions are all others whose PSN was passed before; NAKs and RNRs count
-    /// where they are sent from.
+    /// A connection is one direction: source, destination and destination QP. Missing are PSNs
+    /// between others that never appear, in so many gaps (READ requests reserve the PSNs of their
+    /// responses); overtaken are packets whose PSN appears for the first time after a higher one,
+    /// at most so many places late; duplicates are equal packets within a millisecond and ACKs that
+    /// acknowledge nothing new; retransmissions are all others whose PSN appeared before; NAKs and
+    /// RNRs count where they are sent from.
     #[arg(long)]
     pub(crate) summary: bool,
 }

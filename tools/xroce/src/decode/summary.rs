@@ -7,9 +7,14 @@ use serde::Serialize;
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::opcode::Opcode;
 
-use super::flow::{Counts, Flow};
+use super::flow::{Counts, Flow, refuses, sent};
 use super::packet::{Icrc, Roce};
+use super::psns::{Psns, Sighting};
 use super::view::address;
+
+/// Flows between two hosts among which the other direction of one is looked for, and packets it is
+/// looked for with.
+const TRIES: usize = 64;
 
 /// What tells flows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,10 +37,26 @@ pub(super) struct Summary {
     /// By opcode byte.
     opcodes: BTreeMap<u8, u64>,
     /// In order of appearance.
-    flows: Vec<(Key, Flow)>,
+    flows: Vec<Entry>,
     index: HashMap<Key, usize>,
-    /// When a host last refused a request of another.
+    /// Flows with responses or requests of a connection, from one host to another.
+    between: HashMap<(Gid, Gid), Vec<usize>>,
+    /// When a host last refused or missed a request of another.
     refused: HashMap<(Gid, Gid), u64>,
+    /// What each QP sent as datagrams: it numbers those to all its peers in one sequence.
+    datagrams: HashMap<(Gid, Qpn), Psns>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: Key,
+    flow: Flow,
+    /// The other direction of the same connection, once it is known. Only PSNs tell.
+    peer: Option<usize>,
+    /// How often the other direction was looked for.
+    tries: usize,
+    /// When it last refused or missed a request of its peer.
+    refused_ns: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,6 +87,9 @@ struct ConnectionView {
     packets: u64,
     psn_gaps: u64,
     psn_missing: u64,
+    overtaken: u64,
+    /// Places; RFC 4737, section 4.2.
+    max_overtaken_by: u64,
     duplicates: u64,
     retransmissions: u64,
     naks: u64,
@@ -105,18 +129,130 @@ impl Summary {
             src_qp: p.deth().map(|h| h.src_qp),
         };
         let at = *self.index.entry(key).or_insert_with(|| {
-            self.flows.push((key, Flow::default()));
-            self.flows.len() - 1
+            self.flows.push(Entry {
+                key,
+                flow: Flow::default(),
+                peer: None,
+                tries: 0,
+                refused_ns: None,
+            });
+            let at = self.flows.len() - 1;
+            if key.src_qp.is_none() {
+                self.between.entry((key.src, key.dst)).or_default().push(at);
+            }
+            at
         });
-        let refused = self.refused.get(&(key.dst, key.src)).copied();
-        let Some((_, flow)) = self.flows.get_mut(at) else {
+        if let Some(src_qp) = key.src_qp {
+            self.datagram((key.src, src_qp), at, roce);
+        }
+        let refused = self.refused_ns(at);
+        let Some(entry) = self.flows.get_mut(at) else {
             return;
         };
-        let before = flow.counts.naks + flow.counts.rnrs;
-        flow.packet(ts_ns, roce, refused);
-        if flow.counts.naks + flow.counts.rnrs > before {
+        let anew = entry.flow.packet(ts_ns, roce, refused);
+        if refuses(roce) {
+            entry.refused_ns = Some(ts_ns);
             self.refused.insert((key.src, key.dst), ts_ns);
         }
+        if anew {
+            self.part(at);
+        }
+        if p.info().is_response() {
+            self.pair(at, roce);
+        }
+        self.tell(at);
+    }
+
+    /// When the other side of a flow last refused or missed a request, or any QP of that host if
+    /// the other side is not known.
+    fn refused_ns(&self, at: usize) -> Option<u64> {
+        let entry = self.flows.get(at)?;
+        match entry.peer.and_then(|peer| self.flows.get(peer)) {
+            Some(peer) => peer.refused_ns,
+            None => self.refused.get(&(entry.key.dst, entry.key.src)).copied(),
+        }
+    }
+
+    /// A datagram of a QP, in flow `at`.
+    fn datagram(&mut self, from: (Gid, Qpn), at: usize, roce: &Roce<'_>) {
+        let psns = self.datagrams.entry(from).or_default();
+        let sighting = psns.see(&sent(roce, at), 0);
+        if let Some(entry) = self.flows.get_mut(at) {
+            let counts = &mut entry.flow.counts;
+            match sighting {
+                Sighting::Anew => {}
+                Sighting::First(places) => counts.late(places),
+                Sighting::Again => counts.duplicates += 1,
+            }
+        }
+        for hole in psns.given_up() {
+            if let Some(entry) = self.flows.get_mut(hole.owner) {
+                entry.flow.counts.lost(hole.len());
+            }
+        }
+    }
+
+    /// A new connection: the other direction may be another one.
+    fn part(&mut self, at: usize) {
+        let peer = self.flows.get(at).and_then(|entry| entry.peer);
+        for i in [Some(at), peer].into_iter().flatten() {
+            if let Some(entry) = self.flows.get_mut(i) {
+                entry.peer = None;
+                entry.tries = 0;
+            }
+        }
+    }
+
+    /// Looks for the flow whose requests flow `at` answers: the only one between the same hosts
+    /// that sent what this response names.
+    fn pair(&mut self, at: usize, roce: &Roce<'_>) {
+        let Some(entry) = self.flows.get_mut(at) else {
+            return;
+        };
+        let hosts = (entry.key.dst, entry.key.src);
+        let Some(candidates) = self.between.get(&hosts) else {
+            return;
+        };
+        if entry.peer.is_some() || entry.tries == TRIES || candidates.len() > TRIES {
+            return;
+        }
+        entry.tries += 1;
+        let fits = |i: &usize| {
+            let free = |e: &&Entry| e.peer.is_none() && e.flow.may_be_answered_by(roce);
+            self.flows.get(*i).is_some_and(|e| free(&e))
+        };
+        let mut fitting = candidates.iter().copied().filter(fits);
+        let (Some(peer), None) = (fitting.next(), fitting.next()) else {
+            return;
+        };
+        for (one, other) in [(at, peer), (peer, at)] {
+            if let Some(entry) = self.flows.get_mut(one) {
+                entry.peer = Some(other);
+            }
+        }
+    }
+
+    /// Both directions learn from each other.
+    fn tell(&mut self, at: usize) {
+        let Some(peer) = self.flows.get(at).and_then(|entry| entry.peer) else {
+            return;
+        };
+        if let Ok([one, other]) = self.flows.get_disjoint_mut([at, peer]) {
+            one.flow.tell(&mut other.flow);
+            other.flow.tell(&mut one.flow);
+        }
+    }
+
+    /// Each flow with its counts up to here.
+    fn totals(&self) -> Vec<(&Key, Counts)> {
+        let flows = self.flows.iter();
+        let mut all: Vec<(&Key, Counts)> = flows.map(|e| (&e.key, e.flow.totals())).collect();
+        for hole in self.datagrams.values().flat_map(Psns::holes) {
+            if let Some((_, counts)) = all.get_mut(hole.owner) {
+                counts.lost(hole.len());
+            }
+        }
+        all
     }
 
     fn opcodes(&self) -> impl Iterator<Item = OpcodeView> {
@@ -129,22 +265,21 @@ impl Summary {
 
     /// One JSON object.
     pub(super) fn json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let connections = self.flows.iter().map(|(key, flow)| {
-            let c = flow.counts;
-            ConnectionView {
-                src: address(key.src),
-                dst: address(key.dst),
-                dest_qp: key.dest_qp.value(),
-                src_qp: key.src_qp.map(Qpn::value),
-                packets: c.packets,
-                psn_gaps: c.psn_gaps,
-                psn_missing: c.psn_missing,
-                duplicates: c.duplicates,
-                retransmissions: c.retransmissions,
-                naks: c.naks,
-                rnrs: c.rnrs,
-                cnps: c.cnps,
-            }
+        let connections = self.totals().into_iter().map(|(key, c)| ConnectionView {
+            src: address(key.src),
+            dst: address(key.dst),
+            dest_qp: key.dest_qp.value(),
+            src_qp: key.src_qp.map(Qpn::value),
+            packets: c.packets,
+            psn_gaps: c.psn_gaps,
+            psn_missing: c.psn_missing,
+            overtaken: c.overtaken,
+            max_overtaken_by: c.max_overtaken_by,
+            duplicates: c.duplicates,
+            retransmissions: c.retransmissions,
+            naks: c.naks,
+            rnrs: c.rnrs,
+            cnps: c.cnps,
         });
         let view = SummaryView {
             packets: self.packets,
@@ -184,13 +319,15 @@ impl Summary {
             "packets",
             "PSN gaps",
             "missing",
+            "overtaken",
+            "by at most",
             "duplicates",
             "retransmissions",
             "NAKs",
             "RNRs",
             "CNPs",
         ];
-        let rows = self.flows.iter().map(|(key, flow)| row(key, &flow.counts));
+        let rows = self.totals().into_iter().map(|(key, c)| row(key, &c));
         table(out, &head, &rows.collect::<Vec<_>>())
     }
 }
@@ -205,6 +342,8 @@ fn row(key: &Key, c: &Counts) -> Vec<String> {
         c.packets,
         c.psn_gaps,
         c.psn_missing,
+        c.overtaken,
+        c.max_overtaken_by,
         c.duplicates,
         c.retransmissions,
         c.naks,

@@ -20,7 +20,7 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data")
 }
 
-fn capture(name: &str) -> Vec<u8> {
+pub(super) fn capture(name: &str) -> Vec<u8> {
     std::fs::read(data().join("captures").join(name)).unwrap()
 }
 
@@ -56,7 +56,7 @@ fn json(file: &[u8]) -> Vec<Value> {
         .collect()
 }
 
-fn summary(file: &[u8]) -> Value {
+pub(super) fn summary(file: &[u8]) -> Value {
     let (out, error) = decoded(file, Mode::SummaryJson);
     assert_eq!(error, None);
     serde_json::from_str(&out).unwrap()

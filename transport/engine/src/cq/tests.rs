@@ -223,6 +223,41 @@ fn case_78_resizing_loses_nothing_and_overrun_is_told() {
     assert_eq!(table.poll_notification(), Some(cq));
 }
 
+#[test]
+fn case_119_every_overrun_of_a_queue_is_told() {
+    let told = |table: &mut CqTable| std::iter::from_fn(|| table.take_overflow()).count();
+    let (mut table, cq) = table(1);
+    table.complete(cq, plain(1));
+    table.complete(cq, plain(2));
+    table.complete(cq, plain(3));
+    assert_eq!(
+        told(&mut table),
+        1,
+        "once for all that was lost since last asked"
+    );
+    // Nobody polled: another queue pair may have lost it.
+    table.complete(cq, plain(4));
+    assert_eq!(told(&mut table), 1);
+    assert_eq!(drain(&mut table, cq), [1]);
+    table.complete(cq, plain(5));
+    assert_eq!(told(&mut table), 0, "there was room");
+    table.complete(cq, plain(6));
+    assert_eq!(told(&mut table), 1);
+    assert_eq!(table.resize(cq, 2), Ok(()));
+    table.complete(cq, plain(7));
+    assert_eq!(told(&mut table), 0);
+    table.complete(cq, plain(8));
+    assert_eq!(told(&mut table), 1);
+    assert_eq!(drain(&mut table, cq), [5, 7]);
+    assert_eq!(table.overflow_count, 5);
+    // A queue that goes takes what was not told with it.
+    table.complete(cq, plain(9));
+    table.complete(cq, plain(10));
+    table.complete(cq, plain(11));
+    assert_eq!(table.destroy(cq), Ok(()));
+    assert_eq!(told(&mut table), 0);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Complete(u8),
@@ -230,6 +265,7 @@ enum Op {
     Arm(bool),
     Resize(u32),
     Notification,
+    Settle,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -239,6 +275,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<bool>().prop_map(Op::Arm),
         1 => (1u32..9).prop_map(Op::Resize),
         2 => Just(Op::Notification),
+        1 => Just(Op::Settle),
     ]
 }
 
@@ -248,6 +285,7 @@ proptest! {
         let (mut table, cq) = table(4);
         let mut queued = VecDeque::new();
         let (mut depth, mut armed, mut fired, mut lost) = (4, None, 0, 0);
+        let mut untold = false;
         for (id, op) in (0u64..).zip(ops) {
             match op {
                 Op::Complete(kind) => {
@@ -261,6 +299,7 @@ proptest! {
                         }
                     } else {
                         lost += 1;
+                        untold = true;
                     }
                 }
                 Op::Poll(n) => {
@@ -290,6 +329,11 @@ proptest! {
                 Op::Notification => {
                     prop_assert_eq!(table.poll_notification().is_some(), fired > 0);
                     fired = i32::max(fired - 1, 0);
+                }
+                Op::Settle => {
+                    prop_assert_eq!(table.take_overflow(), untold.then_some(cq));
+                    prop_assert_eq!(table.take_overflow(), None);
+                    untold = false;
                 }
             }
             prop_assert_eq!(table.has_notification(), fired > 0);

@@ -90,6 +90,10 @@ fn a_grant_dies_with_its_region() {
     assert_eq!(table.deregister(mr.lkey), unknown);
     assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
     let again = Region::anonymous(1000).unwrap();
+    for _ in 0..REUSE_FLOOR {
+        let other = register(&mut table, &again, 0, 1000, Access::empty()).unwrap();
+        assert_eq!(table.deregister(other.lkey), Ok(()));
+    }
     let mr2 = table
         .register(PD, &range(&again, 0, 1000), Access::LOCAL_WRITE)
         .unwrap();
@@ -211,4 +215,36 @@ fn flush_checks_the_range_or_the_region() {
     assert_eq!(flush(unknown, None, need), Err(KeyError::Unknown));
     let persistent = register(&mut table, &region, 0, 1, Access::FLUSH_PERSISTENT);
     assert!(matches!(persistent, Err(RegError::Persistent(_))));
+}
+
+#[test]
+fn case_127_a_key_returns_as_late_as_it_can() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::INVALIDATE;
+    let mut life = |taken_back: bool| {
+        let mr = register(&mut table, &region, 0, 1000, access).unwrap();
+        if taken_back {
+            assert_eq!(table.invalidate(mr.rkey, Qpn::new(2), PD), Ok(()));
+        }
+        assert_eq!(table.deregister(mr.lkey), Ok(()));
+        mr.lkey
+    };
+    let first = life(false);
+    let returns = (1..).find(|&n| life(n % 2 == 0) == first);
+    assert_eq!(returns, Some((REUSE_FLOOR + 1) << 8));
+}
+
+#[test]
+fn case_127_so_does_a_key_that_is_registered_anew() {
+    let mut table = MrTable::default();
+    let region = Region::anonymous(1000).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let mut mr = register(&mut table, &region, 0, 1000, access).unwrap();
+    let mut seen = std::collections::HashSet::from([mr.lkey]);
+    for _ in 0..66_000 {
+        mr = table.reregister(mr.lkey, &Rereg::default()).unwrap();
+        assert!(seen.insert(mr.lkey), "{mr:?} comes back early");
+    }
+    assert_eq!(table.slots.len(), REUSE_FLOOR + 3, "0, and one in use");
 }

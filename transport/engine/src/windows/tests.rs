@@ -6,7 +6,7 @@ use xroce_shm::Region;
 use xroce_wire::newtypes::{LKey, Va};
 
 use super::*;
-use crate::mr_table::{DeregError, Mr, Range, Rereg};
+use crate::mr_table::{DeregError, Mr, REUSE_FLOOR, Range, Rereg};
 
 const PD: Pd = Pd(1);
 const OTHER: Pd = Pd(2);
@@ -131,6 +131,46 @@ fn k6_type_1_and_regions_are_not_invalidated() {
     assert_eq!(remote(&table, QP, rkey, mr.va, 1), Ok(()));
     let region = RKey::new(mr.lkey.value());
     assert!(table.invalidate(region, QP, PD).is_err());
+}
+
+#[test]
+fn case_127_keys_of_windows_return_as_late_as_they_can() {
+    let (mut table, mr) = setup();
+    let mw = table.alloc_window(PD, MwType::Type1).unwrap();
+    let whole = bind(&mr, 0, 500, RW);
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..66_000 {
+        let rkey = table.bind_type1(mw.id, &whole).unwrap();
+        assert!(seen.insert(rkey), "{rkey:?} comes back early");
+    }
+    table.dealloc_window(mw.id).unwrap();
+    assert_eq!(table.deregister(mr.lkey), Ok(()), "no bind is left");
+    // Those that are allocated and freed without ever being bound, or bound under the key given.
+    let mr = register(&mut table, PD, Access::LOCAL_WRITE | Access::MW_BIND);
+    let whole = bind(&mr, 0, 500, RW);
+    for n in 0..66_000 {
+        let mw = table.alloc_window(PD, MwType::Type2).unwrap();
+        assert!(seen.insert(mw.rkey), "{mw:?} comes back early");
+        if n % 2 == 0 {
+            table.bind_window(PD, QP, mw.rkey, &whole).unwrap();
+        }
+        table.dealloc_window(mw.id).unwrap();
+    }
+    assert!(table.slots.len() <= REUSE_FLOOR + 5);
+}
+
+#[test]
+fn a_bound_type_1_window_is_not_bound_by_work_request() {
+    let (mut table, mr) = setup();
+    let mw = table.alloc_window(PD, MwType::Type1).unwrap();
+    let whole = bind(&mr, 0, 500, RW);
+    let rkey = table.bind_type1(mw.id, &whole).unwrap();
+    for key in [mw.rkey, rkey] {
+        assert_eq!(table.bind_window(PD, QP, key, &whole), Err(BindError::Type));
+    }
+    let region = RKey::new(mr.lkey.value());
+    let no_window = table.bind_window(PD, QP, region, &whole);
+    assert_eq!(no_window, Err(BindError::NoWindow));
 }
 
 #[test]

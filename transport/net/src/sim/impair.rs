@@ -22,10 +22,17 @@ pub struct Impairment {
     pub queue_bytes: u64,
     /// Frames lost.
     pub loss_ppm: u32,
+    /// Every n-th frame is lost, by count: a loss in step with who sends in rounds. 0 is none.
+    pub loss_every: u32,
     /// Frames that arrive twice.
     pub duplicate_ppm: u32,
     /// The copy comes later than the original by up to this; 0 is right behind it.
     pub duplicate_delay_ns: u64,
+    /// Frames of which one more copy arrives exactly `late_copy_delay_ns` after the original, as from
+    /// a way that was thought dead.
+    pub late_copy_ppm: u32,
+    /// See `late_copy_ppm`.
+    pub late_copy_delay_ns: u64,
     /// Frames held back, so that later ones overtake them.
     pub reorder_ppm: u32,
     /// A held frame goes on after 1 ..= this many others have passed (uniform); 0 is no such
@@ -34,6 +41,9 @@ pub struct Impairment {
     /// A held frame goes on after this time at the latest. 0 with positions set means one
     /// millisecond, so that the last frame of a burst is not held for ever.
     pub reorder_delay_ns: u64,
+    /// No frame is held so soon after another was, so that what follows from one is over before the
+    /// next; 0 is no such bound.
+    pub reorder_apart_ns: u64,
     /// Frames damaged: one to three random bits flipped anywhere in the frame (which a 32-bit
     /// CRC always finds), or, one in [`TRUNCATE_ONE_IN`], cut to a random length.
     pub corrupt_ppm: u32,

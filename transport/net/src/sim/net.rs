@@ -206,7 +206,7 @@ impl Net {
         if w.in_blackhole(now) {
             return self.discard(wire, Fate::Blackholed, frame);
         }
-        if self.rng.chance_ppm(imp.loss_ppm) {
+        if w.is_lost_by_count() || self.rng.chance_ppm(imp.loss_ppm) {
             return self.discard(wire, Fate::Lost, frame);
         }
         let red_ppm = imp.red.map_or(0, |r| r.mark_ppm(queued));
@@ -256,6 +256,12 @@ impl Net {
             self.rng.below(imp.jitter_ns + 1)
         };
         let natural = departs.saturating_add(imp.delay_ns).saturating_add(jitter);
+        if self.rng.chance_ppm(imp.late_copy_ppm) {
+            let copy = self.pool.copy(&frame);
+            self.count(wire, |s| &mut s.duplicated);
+            // Scheduled even without a delay: it comes behind the original.
+            self.schedule(natural.saturating_add(imp.late_copy_delay_ns), wire, copy);
+        }
         if verdict == Verdict::Duplicate || self.rng.chance_ppm(imp.duplicate_ppm) {
             let copy = self.pool.copy(&frame);
             let late = self.rng.below(imp.duplicate_delay_ns.saturating_add(1));
@@ -279,7 +285,7 @@ impl Net {
         if let Verdict::Hold(ns) = verdict {
             self.count(wire, |s| &mut s.reordered);
             self.schedule(natural.saturating_add(ns), wire, frame);
-        } else if self.rng.chance_ppm(imp.reorder_ppm) {
+        } else if self.rng.chance_ppm(imp.reorder_ppm) && self.may_hold(wire) {
             self.count(wire, |s| &mut s.reordered);
             self.hold(wire, imp, natural, frame);
         } else {
@@ -290,6 +296,11 @@ impl Net {
             self.arrive(at, wire, frame);
             self.release_held(wire, at);
         }
+    }
+
+    fn may_hold(&mut self, wire: usize) -> bool {
+        let now = self.now();
+        self.wires.get_mut(wire).is_some_and(|w| w.may_hold(now))
     }
 
     fn hold(&mut self, wire: usize, imp: &Impairment, natural: u64, frame: Frame) {

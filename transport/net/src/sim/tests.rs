@@ -194,6 +194,36 @@ fn loss_and_duplication_keep_their_rate() {
 }
 
 #[test]
+fn loss_by_count_takes_every_nth() {
+    let imp = Impairment {
+        loss_every: 16,
+        ..Impairment::default()
+    };
+    let (got, stats) = burst(imp, 1_600, 10);
+    assert_eq!(stats.lost, 100);
+    let every_other: Vec<_> = (0..1_600).filter(|n| n % 16 != 15).collect();
+    assert_eq!(got, every_other);
+}
+
+#[test]
+fn a_late_copy_comes_exactly_so_late() {
+    let imp = Impairment {
+        duplicate_ppm: 1_000_000,
+        late_copy_ppm: 1_000_000,
+        late_copy_delay_ns: 12_000_000,
+        ..Impairment::delay(1_000)
+    };
+    let net = SimNet::new(1);
+    let (mut a, mut b) = net.pair(imp, Impairment::default());
+    send(&mut a, &frame(MAC_B, MAC_A, 0, 100));
+    net.advance_to(12_000_999);
+    assert_eq!(recv(&mut b).len(), 2, "the original and its copy");
+    net.advance_to(12_001_000);
+    assert_eq!(recv(&mut b).len(), 1);
+    assert_eq!(net.next_event(), None);
+}
+
+#[test]
 fn jitter_alone_never_reorders() {
     let (got, _) = burst(
         Impairment {
@@ -224,6 +254,20 @@ fn reordering_by_positions_is_bounded() {
         furthest = furthest.max(overtaken_by);
     }
     assert!((55..=80).contains(&furthest), "{furthest}");
+}
+
+#[test]
+fn held_frames_may_be_kept_apart() {
+    let imp = Impairment {
+        reorder_ppm: 1_000_000,
+        reorder_positions: 1,
+        reorder_apart_ns: 1_000,
+        ..Impairment::delay(1_000)
+    };
+    let (got, stats) = burst(imp, 1_000, 10);
+    assert_eq!(stats.reordered, 10, "one in a hundred frames");
+    assert_eq!(got[..4], [1, 0, 2, 3]);
+    assert_eq!(got[98..104], [98, 99, 101, 100, 102, 103]);
 }
 
 #[test]

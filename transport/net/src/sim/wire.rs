@@ -27,7 +27,7 @@ pub enum Fate {
     Sent,
     /// Came out at the far end.
     Delivered,
-    /// Lost on the wire by chance.
+    /// Lost on the wire, by chance or by count.
     Lost,
     /// Sent during a blackhole.
     Blackholed,
@@ -52,7 +52,7 @@ pub struct WireStats {
     pub sent_bytes: u64,
     /// Frames that came out, copies included.
     pub delivered: u64,
-    /// Frames lost by chance.
+    /// Frames lost by chance or by count.
     pub lost: u64,
     /// Frames lost to a blackhole.
     pub blackholed: u64,
@@ -103,11 +103,15 @@ pub(super) struct Wire {
     /// No impairment, filter or blackhole is set.
     plain: bool,
     pub(super) held: Vec<Held>,
+    /// When the next frame may be held.
+    hold_after: u64,
     /// When the serialiser is free, in picoseconds.
     busy_ps: u64,
     /// Frames not yet fully sent: departure in ns, bytes.
     queue: VecDeque<(u64, u64)>,
     queued_bytes: u64,
+    /// Frames that came as far as to be lost by count, up to the next loss.
+    passed: u32,
     /// Arrival of the last frame in order; no frame in order arrives before it.
     last_arrival: u64,
 }
@@ -131,9 +135,11 @@ impl Wire {
             blackholes: Vec::new(),
             plain: false,
             held: Vec::new(),
+            hold_after: 0,
             busy_ps: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            passed: 0,
             last_arrival: 0,
         };
         wire.refresh();
@@ -217,6 +223,28 @@ impl Wire {
         self.queued_bytes += len as u64;
         self.stats.queue_peak_bytes = self.stats.queue_peak_bytes.max(self.queued_bytes);
         departs
+    }
+
+    /// Whether this frame is the one of so many that is lost.
+    pub(super) fn is_lost_by_count(&mut self) -> bool {
+        if self.imp.loss_every == 0 {
+            return false;
+        }
+        self.passed += 1;
+        let lost = self.passed >= self.imp.loss_every;
+        if lost {
+            self.passed = 0;
+        }
+        lost
+    }
+
+    /// Whether a frame may be held now; then the next may be only later.
+    pub(super) fn may_hold(&mut self, now: u64) -> bool {
+        let may = now >= self.hold_after;
+        if may {
+            self.hold_after = now.saturating_add(self.imp.reorder_apart_ns);
+        }
+        may
     }
 
     /// The arrival of a frame that keeps its place in the order.

@@ -201,6 +201,8 @@ impl CongestionControl {
     /// from where they are.
     pub fn adopt(&mut self, other: &Self) {
         match (&mut *self, other) {
+            (Self::Dcqcn(own), Self::Dcqcn(new))
+                if own.params() == new.params() && own.line() == new.line() => {}
             (Self::Dcqcn(own), Self::Dcqcn(new)) => own.retune(*new.params(), new.line()),
             (Self::Swift(own), Self::Swift(new)) => own.retune(*new.params()),
             (Self::Nscc(own), Self::Nscc(new)) => own.retune(*new.params()),

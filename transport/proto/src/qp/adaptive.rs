@@ -22,15 +22,18 @@ impl Qp {
             return;
         };
         if let Some(longest) = cold.rtt_estimator.longest() {
-            cold.ack_wait = Some(longest.max(params.floor).min(configured));
+            cold.ack_wait = longest.max(params.floor).min(configured);
         }
     }
 
     /// How long to wait after a resend: twice as long after each timeout in a row.
-    pub(super) fn adaptive_wait(&self) -> Option<Duration> {
-        let wait = self.cold.ack_wait?.as_nanos();
+    pub(super) fn adaptive_wait(&self) -> Duration {
+        let Some(configured) = self.cold.timeout() else {
+            return Duration::MAX;
+        };
+        let wait = self.cold.ack_wait.min(configured).as_nanos();
         let doubled = wait << self.cold.timeouts_in_row.min(BACKOFF_MAX);
-        Some(Duration::from_nanos(doubled).min(self.cold.timeout()?))
+        Duration::from_nanos(doubled).min(configured)
     }
 
     /// Takes one of the retries for a loss; `false` if none is left.
@@ -38,9 +41,8 @@ impl Qp {
         if let (LossSignal::Timeout(_), Some(_), Some(configured)) =
             (signal, self.cold.adaptive(), self.cold.timeout())
         {
-            let waited = self.cold.ack_wait.unwrap_or(configured).as_nanos();
             if self.cold.timeouts_in_row == 0 {
-                self.cold.quiet_since = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
+                self.cold.quiet_since = self.tx.demand_since.min(now);
             }
             let quiet = now.since(self.cold.quiet_since).as_nanos();
             return quiet / configured.as_nanos() <= u64::from(self.cold.retry_cnt);

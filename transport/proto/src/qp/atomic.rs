@@ -39,6 +39,11 @@ pub(super) fn has_response(operation: Operation) -> bool {
     operation == Operation::ReadRequest || is_executed_at_once(operation)
 }
 
+/// Whether it counts against `max_dest_rd_atomic`: all of these but FLUSH, as with rdma_rxe.
+pub(super) fn takes_resource(operation: Operation) -> bool {
+    has_response(operation) && operation != Operation::Flush
+}
+
 /// Those of them whose answer is made when they are executed.
 #[inline]
 pub(super) fn is_executed_at_once(operation: Operation) -> bool {
@@ -327,7 +332,9 @@ impl Qp {
             }
             (Operation::Flush, _, Some(reth)) => {
                 self.do_flush(cx, pkt.feth(), &reth)?;
-                (reth.va, reth.rkey, Answer::Empty(operation))
+                self.note_read(pkt.psn());
+                self.replay.push_flush(pkt.psn(), reth.rkey);
+                return Ok(());
             }
             _ => return Err(INVALID_REQUEST),
         };

@@ -121,6 +121,7 @@ impl Qp {
         }
         self.tx.rnr_until = cx.now + Duration::from_nanos(timer.nanos());
         self.tx.ack_deadline = Instant::NEVER;
+        self.tx.demand_since = Instant::NEVER;
         true
     }
 
@@ -140,10 +141,22 @@ impl Qp {
         // The peer is alive: neither its wait nor answers lost before count against retry_cnt
         // (R13).
         self.tx.retries_left = self.cold.retry_cnt;
-        self.cold.timeouts_in_row = 0;
-        self.recovery.on_progress();
+        self.recovery.on_arrival();
+        self.end_of_silence();
         self.cold.cause = Cause::Rnr;
-        self.seek(psn);
+        self.go_back(psn);
+    }
+
+    /// The peer has been heard of: the waits that got longer and longer are over.
+    #[inline]
+    fn end_of_silence(&mut self) {
+        let cold = &mut *self.cold;
+        cold.timeouts_in_row = 0;
+        cold.repairing = false;
+        cold.next_wait = cold.ack_wait;
+        if self.recovery.is_limited() {
+            self.expect_repair();
+        }
     }
 
     /// Acknowledges every PSN before `end`. `false` if the response of a READ or atomic is missing
@@ -182,7 +195,8 @@ impl Qp {
                 Congestion::SequenceNak,
             );
         }
-        !missing
+        // What was acknowledged may have been all that a request which cannot be sent waited for.
+        !missing && self.tx.state.sends()
     }
 
     /// The oldest unacknowledged PSN moved by `acked_packets`.
@@ -192,17 +206,20 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         acked_packets: u32,
     ) {
-        let outstanding = self.tx.is_outstanding();
         let timed = self.timed.sent != Instant::NEVER && self.timed.psn.is_before(self.tx.una_psn);
         let rtt = timed.then(|| self.note_rtt(cx.now));
         self.tx.retries_left = self.cold.retry_cnt;
-        self.cold.timeouts_in_row = 0;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
-        self.recovery.on_progress();
-        self.tx.ack_deadline = match self.cold.ack_wait {
-            Some(timeout) if outstanding && self.tx.rnr_until == Instant::NEVER => cx.now + timeout,
-            _ => Instant::NEVER,
-        };
+        let window = self.cc.window_psns();
+        self.recovery.on_progress(self.tx.una_psn, window);
+        self.end_of_silence();
+        if self.tx.is_demanding() && self.tx.rnr_until == Instant::NEVER {
+            self.tx.demand_since = cx.now;
+            self.tx.ack_deadline = cx.now + self.cold.next_wait;
+        } else {
+            self.tx.demand_since = Instant::NEVER;
+            self.tx.ack_deadline = Instant::NEVER;
+        }
         if self.tx.next_psn.is_before(self.tx.una_psn) {
             // What was about to be sent again has arrived after all.
             self.seek(self.tx.una_psn);
@@ -216,6 +233,7 @@ impl Qp {
         if self.sq.head == self.sq.started {
             self.on_all_started_done(cx);
         }
+        self.ensure_answer();
     }
 
     #[inline(never)]

@@ -1,15 +1,14 @@
 //! The end of a queue pair: everything posted completes as flushed (C3), and a report says why.
 
-use super::hot::Debt;
 use super::{Qp, QpState};
 use crate::time::Instant;
 use crate::wc::{Event, Sink, WcOpcode, WcStatus};
 
 impl Qp {
-    /// To ERR for a reason of this side: nothing is answered any more.
+    /// To ERR for a reason of this side. What was executed is still acknowledged: the completions
+    /// of this side say so, and the peer's should.
     pub(super) fn enter_error(&mut self, sink: &mut impl Sink) {
-        self.rx.debt = Debt::Nothing;
-        self.replay.clear();
+        self.end_reads();
         self.flush(sink);
     }
 

@@ -12,8 +12,10 @@ use crate::time::Instant;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct TxHot {
-    /// When the oldest unacknowledged packet is given up waiting for.
+    /// When the answer that was asked for is given up waiting for.
     pub(super) ack_deadline: Instant,
+    /// Since when such an answer is awaited; `NEVER`: nothing outstanding has asked for one.
+    pub(super) demand_since: Instant,
     /// Nothing is sent before this (RNR NAK); `NEVER`: no wait.
     pub(super) rnr_until: Instant,
     /// PSN of the next packet to send; behind `max_psn` while resending.
@@ -24,6 +26,8 @@ pub(super) struct TxHot {
     pub(super) max_psn: Psn,
     /// PSN at which the READ being answered was last (re)requested.
     pub(super) read_start_psn: Psn,
+    /// The last PSN that an answer was asked for: when it is acknowledged, none is awaited.
+    pub(super) asked_psn: Psn,
     /// WQE the next packet belongs to, and which packet of it.
     pub(super) send_index: u32,
     pub(super) send_packet: u32,
@@ -40,6 +44,8 @@ pub(super) struct TxHot {
     pub(super) poisoned: bool,
     /// Service, fixed since creation: where RC and the unreliable services part.
     pub(super) qp_type: QpType,
+    /// The next packet leaves whatever the window, to ask for an ACK.
+    pub(super) solicit: bool,
 }
 
 const _: () = assert!(size_of::<TxHot>() == 64);
@@ -48,11 +54,13 @@ impl TxHot {
     pub(super) const fn new(qp_type: QpType) -> Self {
         Self {
             ack_deadline: Instant::NEVER,
+            demand_since: Instant::NEVER,
             rnr_until: Instant::NEVER,
             next_psn: Psn::new(0),
             una_psn: Psn::new(0),
             max_psn: Psn::new(0),
             read_start_psn: Psn::new(0),
+            asked_psn: Psn::new(0).sub(1),
             send_index: 0,
             send_packet: 0,
             since_ack_req: 0,
@@ -64,6 +72,7 @@ impl TxHot {
             state: QpState::Reset,
             poisoned: false,
             qp_type,
+            solicit: false,
         }
     }
 
@@ -71,6 +80,20 @@ impl TxHot {
     #[inline]
     pub(super) fn is_outstanding(&self) -> bool {
         self.una_psn != self.max_psn
+    }
+
+    /// Whether something outstanding has asked for an answer.
+    #[inline]
+    pub(super) fn is_demanding(&self) -> bool {
+        self.is_outstanding() && !self.asked_psn.is_before(self.una_psn)
+    }
+
+    /// Nothing that was sent so far counts as asking for an answer: it is sent again, or comes too
+    /// late.
+    pub(super) fn forget_demand(&mut self) {
+        self.asked_psn = self.una_psn.sub(1);
+        self.demand_since = Instant::NEVER;
+        self.ack_deadline = Instant::NEVER;
     }
 }
 
@@ -82,15 +105,16 @@ pub(super) enum Ongoing {
     Write,
 }
 
-/// What the responder owes the peer; READ responses are in the replay ring and go first.
+/// What the responder owes the peer; READ responses are in the replay ring and go first. What takes
+/// the place of what: `debt.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Debt {
     Nothing,
     /// A positive ACK up to this PSN.
     Ack(Psn),
-    /// Sequence error at the expected PSN.
+    /// Sequence error at the expected PSN, while packets up to [`RxHot::dropped_to`] are missing.
     SequenceNak,
-    /// Receiver not ready at the expected PSN.
+    /// Receiver not ready at the expected PSN, whose packet was dropped, and maybe others as above.
     RnrNak(RnrTimer),
     /// What has arrived, of a selective queue pair.
     Sack,
@@ -119,6 +143,10 @@ pub(super) struct RxHot {
     /// Last PSN of the latest READ, and whether there was one: a re-ACK must not pass it.
     pub(super) has_read: bool,
     pub(super) last_read_psn: Psn,
+    /// Last PSN of those dropped since a sequence or RNR NAK is owed.
+    pub(super) dropped_to: Psn,
+    /// An ACK is owed where such a NAK comes to be pointless.
+    pub(super) ack_behind: bool,
 }
 
 const _: () = assert!(size_of::<RxHot>() == 64);
@@ -137,6 +165,8 @@ impl RxHot {
             rnr_sent: false,
             has_read: false,
             last_read_psn: Psn::new(0),
+            dropped_to: Psn::new(0),
+            ack_behind: false,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! * [`attr`], [`state`]: attributes, states and the modify table,
 //! * `requester`: work requests to packets,
 //! * `completer`: responses to completions,
-//! * `responder`: requests to memory operations and debts, `replay` for duplicate READs,
+//! * `responder`: requests to memory operations, `debt`: what it owes and how it pays, `replay`:
+//!   what can be answered again, `flushes` of it those without a result,
 //! * `uc`, `ud`: the unreliable services, with send and receive paths of their own,
 //! * `atomic`: all that is done in eight bytes or none: atomics, ATOMIC WRITE, FLUSH, LOCAL_INV,
 //! * `notice`: ECN: packets that may be marked, and the notification of marks (CNP),
@@ -18,7 +19,9 @@ mod atomic;
 pub mod attr;
 mod bind;
 mod completer;
+mod debt;
 mod flush;
+mod flushes;
 mod hot;
 mod notice;
 mod query;
@@ -135,8 +138,13 @@ struct Cold {
     dest_qpn: Qpn,
     /// Congestion control slows down to this and no further.
     least_rate: Rate,
-    /// How long an ACK is waited for now: that, or less if it follows the round trip.
-    ack_wait: Option<Duration>,
+    /// How long an ACK is waited for: the timeout attribute, or less if it follows the round trip;
+    /// [`Duration::MAX`]: for ever.
+    ack_wait: Duration,
+    /// The same for the next packet that asks for one: longer after timeouts, shorter after a NAK.
+    next_wait: Duration,
+    /// What is awaited is the answer to what a NAK asked for.
+    repairing: bool,
     /// When the wait began that the timeouts in a row are part of.
     quiet_since: Instant,
     /// Timeouts since the peer was last heard of; what is waited next follows from it.
@@ -257,7 +265,9 @@ impl Qp {
                 vid: 0,
                 dest_qpn: Qpn::new(0),
                 least_rate: Rate::bits_per_second(1),
-                ack_wait: None,
+                ack_wait: Duration::MAX,
+                next_wait: Duration::MAX,
+                repairing: false,
                 quiet_since: Instant::default(),
                 timeouts_in_row: 0,
                 retry_cnt: 0,
@@ -375,17 +385,24 @@ impl Qp {
                 if from != QpState::Sqd {
                     // An event asked for in an earlier SQD that was left before it drained.
                     self.cold.notify_drained = attr.en_sqd_async_notify.unwrap_or(false);
+                    if !self.may_request(turn::WHENEVER) {
+                        self.solicit_ack();
+                    }
                 }
-                self.solicit_ack();
                 self.notify_if_drained(sink);
             }
             _ => {}
         }
+        self.allowance_changed();
         Ok(())
     }
 
     fn apply(&mut self, attr: &QpAttr) {
+        // What is given its old value stays as it is at the moment, with what depends on it.
         let cold = &mut *self.cold;
+        let retries = attr.retry_cnt.filter(|&n| n != cold.retry_cnt);
+        let rnr_retries = attr.rnr_retry.filter(|&n| n != cold.rnr_retry);
+        let timeout_changes = attr.timeout.is_some() && attr.timeout != cold.given.timeout();
         cold.given.note(attr);
         if let Some(access) = attr.access {
             cold.access = access;
@@ -393,14 +410,11 @@ impl Qp {
         if let Some(mtu) = attr.path_mtu {
             self.tx.mtu = mtu;
         }
-        if attr.timeout.is_some() {
-            cold.ack_wait = cold.timeout();
-        }
-        if let Some(n) = attr.retry_cnt {
+        if let Some(n) = retries {
             cold.retry_cnt = n;
             self.tx.retries_left = n;
         }
-        if let Some(n) = attr.rnr_retry {
+        if let Some(n) = rnr_retries {
             cold.rnr_retry = n;
             self.tx.rnr_retries_left = n;
         }
@@ -414,12 +428,13 @@ impl Qp {
             self.tx.next_psn = psn;
             self.tx.una_psn = psn;
             self.tx.max_psn = psn;
+            self.tx.asked_psn = psn.sub(1);
         }
         if let Some(n) = attr.max_rd_atomic {
             self.tx.max_reads = n;
         }
         if let Some(n) = attr.max_dest_rd_atomic {
-            self.replay = Replay::new(n);
+            self.replay.set_limit(n);
         }
         if let Some(notify) = attr.en_sqd_async_notify {
             cold.notify_drained = notify;
@@ -427,8 +442,11 @@ impl Qp {
         if let (Some(qkey), Some(datagrams)) = (attr.qkey, &mut cold.datagrams) {
             datagrams.qkey = qkey;
         }
-        if attr.timeout.is_some() || attr.path_mtu.is_some() {
+        if timeout_changes || attr.path_mtu.is_some() {
             cold.least_rate = notice::least_rate(self.tx.mtu, cold.timeout());
+        }
+        if timeout_changes {
+            self.change_timeout();
         }
         if let Some(cc) = &attr.congestion {
             self.cc.adopt(cc);
@@ -437,6 +455,20 @@ impl Qp {
             self.rate_limit = limit;
         }
         self.apply_reliability(attr);
+    }
+
+    /// The timeout attribute is another. It holds for the answer that is awaited, too.
+    fn change_timeout(&mut self) {
+        let cold = &mut *self.cold;
+        cold.ack_wait = cold.timeout().unwrap_or(Duration::MAX);
+        cold.repairing = false;
+        self.adapt_wait();
+        self.cold.next_wait = self.wait_after(self.cold.timeouts_in_row);
+        if self.selective.is_some() {
+            self.set_selective_deadline();
+        } else if self.tx.demand_since != Instant::NEVER {
+            self.tx.ack_deadline = self.tx.demand_since + self.cold.next_wait;
+        }
     }
 
     /// Back to the state after creation; nothing completes (C4).
@@ -453,6 +485,7 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.cold.given = Given::default();
+        (self.cold.retry_cnt, self.cold.rnr_retry) = (0, 0);
         self.cold.comm_est = false;
         self.cold.notify_drained = false;
         self.cold.last_seen = LastSeen::default();
@@ -460,6 +493,7 @@ impl Qp {
         self.cold.stray = None;
         self.cold.largest_acked = 0;
         self.cold.timeouts_in_row = 0;
+        self.cold.repairing = false;
         self.cold.rtt_estimator = RttEstimator::default();
         self.selective = None;
         self.timed = Timed::NONE;

@@ -106,7 +106,7 @@ impl Qp {
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         Gauges {
-            window: self.cc.window_psns(),
+            window: self.window_psns(),
             rate: self.rate().as_bits_per_second(),
             in_flight: match &self.selective {
                 Some(selective) => selective.in_flight(),

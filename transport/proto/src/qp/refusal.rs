@@ -71,7 +71,7 @@ impl Qp {
             }
             _ if self.check_sequence(info, info.operation).is_err() => Refusal::Sequence,
             _ if self.check_permitted(info.operation).is_err() => Refusal::NotAllowed,
-            _ if atomic::has_response(info.operation) && !self.replay.has_room() => {
+            _ if atomic::takes_resource(info.operation) && !self.replay.has_room() => {
                 Refusal::TooManyReads(self.replay.limit())
             }
             _ => Refusal::Malformed,

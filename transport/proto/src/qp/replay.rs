@@ -2,8 +2,12 @@
 //!
 //! A ring of `max_dest_rd_atomic` entries, each the PSN range and memory range of one READ, or the
 //! result of one atomic. A duplicate finds its entry and rewinds it (S9, S12); a new request takes
-//! over the oldest entry, and if that is still being answered the peer has exceeded its limit
-//! (S11, `CASES.md` 33).
+//! over the oldest entry. If the peer has as many unanswered requests as its limit allows, another
+//! one exceeds it (S11, `CASES.md` 33). FLUSHes are kept apart and count for nothing
+//! ([`super::flushes`]).
+//!
+//! Responses sent before are only repeated: nobody may be waiting for them, and their memory may
+//! have been taken back with good reason. Only what was never sent is owed.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -12,6 +16,7 @@ use alloc::vec;
 use xroce_wire::newtypes::{PathMtu, Psn, RKey, Va};
 use xroce_wire::opcode::Operation;
 
+use super::flushes::Flushes;
 use super::report::Request;
 use crate::memory::Grant;
 
@@ -22,11 +27,11 @@ pub(super) enum Answer {
     Read,
     /// By what the eight bytes held when this atomic was executed, once and for all.
     Atomic(Operation, u64),
-    /// By an empty READ response: ATOMIC WRITE and FLUSH, executed once.
+    /// By an empty READ response: ATOMIC WRITE, executed once, and FLUSH.
     Empty(Operation),
 }
 
-/// One READ, atomic, ATOMIC WRITE or FLUSH that was accepted.
+/// One READ, atomic or ATOMIC WRITE that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
     answer: Answer,
@@ -42,8 +47,8 @@ pub(super) struct ReadJob {
     end: u32,
     /// Byte of the message at which the current (re)request ends.
     end_byte: u32,
-    /// Answered to the end at least once: what is pending now is a repetition.
-    answered: bool,
+    /// Responses that have left at least once: those before this index are only repeated.
+    sent: u32,
 }
 
 impl ReadJob {
@@ -68,7 +73,7 @@ impl ReadJob {
             start: 0,
             end: psns,
             end_byte: len,
-            answered: false,
+            sent: 0,
         }
     }
 
@@ -82,6 +87,20 @@ impl ReadJob {
 
     fn is_pending(&self) -> bool {
         self.next != self.end
+    }
+
+    /// Whether every response has left at least once.
+    fn is_answered(&self) -> bool {
+        self.sent == self.psns
+    }
+
+    /// Leaves out the responses that were sent before. What never was stays owed.
+    fn skip_repetition(&mut self) {
+        self.next = if self.is_answered() {
+            self.end
+        } else {
+            self.sent
+        };
     }
 }
 
@@ -104,10 +123,27 @@ pub(super) struct Replay {
     jobs: Box<[Option<ReadJob>]>,
     limit: u8,
     /// Slot the next request goes to: the oldest.
-    next_slot: usize,
+    next_slot: u8,
     pending: u32,
     /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
     repeats: VecDeque<ReadJob>,
+    flushes: Flushes,
+}
+
+/// Whose response is next.
+#[derive(Clone, Copy)]
+enum Turn {
+    Repeat,
+    Job(usize),
+    Flush,
+}
+
+/// The first READ of which nothing or not all has been sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unanswered {
+    pub(super) psn: Psn,
+    /// A response that was sent, or is yet to be, acknowledges all before it.
+    pub(super) acked_before: bool,
 }
 
 /// Parts of READs asked for again that wait for their answer, at most; more are dropped as if
@@ -115,14 +151,20 @@ pub(super) struct Replay {
 const REPEATS_MAX: usize = 64;
 
 impl Replay {
-    pub(super) fn new(max_dest_rd_atomic: u8) -> Self {
-        Self {
-            jobs: Box::default(),
-            limit: max_dest_rd_atomic,
-            next_slot: 0,
-            pending: 0,
-            repeats: VecDeque::new(),
+    /// READs and atomics at once, at most, from now on. What was accepted stays, and can be
+    /// answered again as before: a ring that is too long does no harm.
+    pub(super) fn set_limit(&mut self, max_dest_rd_atomic: u8) {
+        self.limit = max_dest_rd_atomic;
+        let (made, wanted) = (self.jobs.len(), usize::from(max_dest_rd_atomic));
+        if made == 0 || wanted <= made {
+            return;
         }
+        self.jobs.rotate_left(self.oldest());
+        let mut jobs = core::mem::take(&mut self.jobs).into_vec();
+        jobs.resize(wanted, None);
+        self.jobs = jobs.into();
+        // Less than the new limit.
+        self.next_slot = u8::try_from(made).unwrap_or(0);
     }
 
     /// From now on a part that is asked for again does not change what is being answered: several
@@ -136,6 +178,17 @@ impl Replay {
         self.jobs.fill(None);
         self.pending = 0;
         self.repeats.clear();
+        self.flushes.clear();
+    }
+
+    /// All entries are of a lap of PSNs ago, or nearly: nothing of them can come again.
+    pub(super) fn expire(&mut self) {
+        for slot in &mut self.jobs {
+            if slot.is_some_and(|job| !job.is_pending()) {
+                *slot = None;
+            }
+        }
+        self.flushes.expire();
     }
 
     /// Whether responses are owed.
@@ -144,14 +197,23 @@ impl Replay {
         self.pending != 0
     }
 
-    /// Whether the oldest entry is free to be taken over. So is one whose answer is only being
-    /// repeated: a peer within its limit starts a new READ when it has the answer to the oldest,
-    /// and what asked for the repetition was late or a copy.
+    /// Whether one more is within the limit. An entry whose answer is only being repeated is free
+    /// to be taken over: a peer within its limit starts a new READ when it has the answer to the
+    /// oldest, and what asked for the repetition was late or a copy.
     pub(super) fn has_room(&self) -> bool {
-        match self.jobs.get(self.next_slot) {
-            None => self.limit != 0,
-            Some(slot) => slot.is_none_or(|job| job.answered),
+        let limit = usize::from(self.limit);
+        if self.jobs.is_empty() || limit == 0 {
+            return limit != 0;
         }
+        // The oldest of as many as the limit. They are answered in order.
+        let at = self.oldest() + self.jobs.len() - limit;
+        let slot = self.jobs.get(at % self.jobs.len());
+        slot.is_none_or(|slot| slot.is_none_or(|job| job.is_answered()))
+    }
+
+    /// Whether one more FLUSH can be kept.
+    pub(super) fn has_flush_room(&self) -> bool {
+        self.flushes.has_room()
     }
 
     /// READs and atomics at once, at most.
@@ -164,12 +226,32 @@ impl Replay {
         if self.jobs.is_empty() {
             self.jobs = vec![None; self.limit.into()].into();
         }
-        if let Some(slot) = self.jobs.get_mut(self.next_slot) {
+        if let Some(slot) = self.jobs.get_mut(usize::from(self.next_slot)) {
             if !slot.replace(job).is_some_and(|old| old.is_pending()) {
                 self.pending += 1;
             }
-            self.next_slot = (self.next_slot + 1) % self.jobs.len();
+            let next = (self.oldest() + 1) % self.jobs.len();
+            // There are as many slots as some limit.
+            self.next_slot = u8::try_from(next).unwrap_or(0);
         }
+    }
+
+    /// A FLUSH was executed and is to be answered; [`Replay::has_flush_room`] was asked before.
+    pub(super) fn push_flush(&mut self, psn: Psn, rkey: RKey) {
+        self.flushes.push(psn, rkey);
+        self.pending += 1;
+    }
+
+    fn oldest(&self) -> usize {
+        self.next_slot.into()
+    }
+
+    /// The newest entry that covers a PSN: older ones are of the lap before.
+    fn newest_with(&self, psn: Psn) -> Option<usize> {
+        let n = self.jobs.len();
+        (1..=n)
+            .map(|back| (self.oldest() + n - back) % n)
+            .find(|&slot| self.jobs[slot].is_some_and(|job| psn.is_within(job.first_psn, job.psns)))
     }
 
     /// Rewinds the entry a duplicate READ belongs to. `false` if none covers the range asked for:
@@ -183,15 +265,18 @@ impl Replay {
         mtu: PathMtu,
         recheck: impl FnOnce(&ReadJob) -> Option<Grant>,
     ) -> bool {
-        let Some(job) = self
-            .jobs
-            .iter_mut()
-            .flatten()
-            .find(|job| job.answer == Answer::Read && psn.is_within(job.first_psn, job.psns))
-        else {
+        let slot = self.newest_with(psn);
+        let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
             return false;
         };
+        if job.answer != Answer::Read {
+            return false;
+        }
         let index = job.first_psn.distance_to(psn).unsigned_abs();
+        if index > job.sent {
+            // It comes by itself, and who asks for it cannot know that.
+            return false;
+        }
         let skipped = index << mtu.shift();
         let same_range = job.va.wrapping_add(skipped.into()) == va
             && job.rkey == rkey
@@ -227,6 +312,11 @@ impl Replay {
             }
             return room;
         }
+        if !job.is_answered() {
+            // What was never sent is owed, whatever part is asked for again.
+            again.end = job.psns;
+            again.end_byte = job.len;
+        }
         if !job.is_pending() {
             self.pending += 1;
         }
@@ -234,21 +324,23 @@ impl Replay {
         true
     }
 
-    /// Has the stored result of a duplicate atomic, ATOMIC WRITE or FLUSH sent again. `false` if
-    /// it is not known: the duplicate must then be dropped. The address is looked at only where
-    /// the answer tells what was there: rxe sends the other two again with address 0.
+    /// Has the stored result of a duplicate atomic or ATOMIC WRITE sent again, or a FLUSH answered
+    /// again. `false` if it is not known: the duplicate must then be dropped. The address is looked
+    /// at only where the answer tells what was there: rxe sends the other two again with address 0.
     pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
-        let same = |job: &&mut ReadJob| {
-            let (executed, there) = match job.answer {
-                Answer::Read => return false,
-                Answer::Atomic(executed, _) => (executed, job.va == va),
-                Answer::Empty(executed) => (executed, true),
-            };
-            there && (job.first_psn, job.rkey, executed) == (psn, rkey, operation)
+        let slot = self.newest_with(psn);
+        let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
+            return operation == Operation::Flush && self.repeat_flush(psn, rkey);
         };
-        let Some(job) = self.jobs.iter_mut().flatten().find(same) else {
+        let (executed, there) = match job.answer {
+            Answer::Atomic(executed, _) => (executed, job.va == va),
+            Answer::Empty(executed) => (executed, true),
+            // An atomic of this lap would have an entry that is newer.
+            Answer::Read => return false,
+        };
+        if !there || (job.rkey, executed) != (rkey, operation) {
             return false;
-        };
+        }
         if !job.is_pending() {
             self.pending += 1;
             job.next = 0;
@@ -256,12 +348,30 @@ impl Replay {
         true
     }
 
+    fn repeat_flush(&mut self, psn: Psn, rkey: RKey) -> bool {
+        let before = self.flushes.pending();
+        let known = self.flushes.repeat(psn, rkey);
+        self.pending += self.flushes.pending() - before;
+        known
+    }
+
     /// The next response of the oldest pending entry, without taking it.
     pub(super) fn front(&self, mtu: PathMtu) -> Option<Response> {
         if self.pending == 0 {
             return None;
         }
-        let job = self.oldest_job()?;
+        let turn = self.turn()?;
+        let Some(job) = self.job_of(turn) else {
+            return Some(Response {
+                answer: Answer::Empty(Operation::Flush),
+                psn: self.flushes.first_pending()?,
+                is_first: true,
+                is_last: true,
+                grant: Grant::EMPTY,
+                offset: 0,
+                len: 0,
+            });
+        };
         let offset = job.next << mtu.shift();
         #[allow(
             clippy::cast_possible_truncation,
@@ -281,7 +391,7 @@ impl Replay {
 
     /// What the oldest pending entry answers.
     pub(super) fn front_request(&self) -> Option<Request> {
-        let job = self.oldest_job()?;
+        let job = self.job_of(self.turn()?)?;
         Some(Request {
             operation: Operation::ReadRequest,
             psn: job.first_psn,
@@ -293,37 +403,120 @@ impl Replay {
 
     /// The response of [`Replay::front`] was sent.
     pub(super) fn advance(&mut self) {
-        if let Some(again) = self.repeats.front_mut() {
-            again.next += 1;
-            if !again.is_pending() {
+        match self.turn() {
+            Some(Turn::Repeat) => {
+                if let Some(again) = self.repeats.front_mut() {
+                    again.next += 1;
+                    if !again.is_pending() {
+                        self.repeats.pop_front();
+                        self.pending -= 1;
+                    }
+                }
+            }
+            Some(Turn::Job(slot)) => {
+                if let Some(job) = &mut self.jobs[slot] {
+                    job.next += 1;
+                    job.sent = job.sent.max(job.next);
+                    self.pending -= u32::from(!job.is_pending());
+                }
+            }
+            Some(Turn::Flush) => {
+                self.flushes.advance();
+                self.pending -= 1;
+            }
+            None => {}
+        }
+    }
+
+    /// The memory of the response of [`Replay::front`] is gone. If that response was sent before,
+    /// what is only repeated is given up; `false` if it is owed.
+    #[cold]
+    pub(super) fn drop_repetition(&mut self) -> bool {
+        match self.turn() {
+            Some(Turn::Repeat) => {
                 self.repeats.pop_front();
                 self.pending -= 1;
+                true
             }
-            return;
-        }
-        let Some(slot) = self.oldest_pending() else {
-            return;
-        };
-        if let Some(job) = &mut self.jobs[slot] {
-            job.next += 1;
-            if !job.is_pending() {
-                job.answered = true;
-                self.pending -= 1;
+            Some(Turn::Job(slot)) => {
+                let Some(job) = self.jobs[slot].as_mut().filter(|job| job.next < job.sent) else {
+                    return false;
+                };
+                job.skip_repetition();
+                self.pending -= u32::from(!job.is_pending());
+                true
             }
+            _ => false,
         }
     }
 
-    fn oldest_job(&self) -> Option<&ReadJob> {
-        match self.repeats.front() {
-            Some(again) => Some(again),
-            None => self.jobs[self.oldest_pending()?].as_ref(),
+    /// No READ is answered from now on, and so nothing behind the first one that was not: the peer
+    /// would take it for a sign that responses got lost (R8). Gives that READ.
+    #[cold]
+    pub(super) fn end_reads(&mut self) -> Option<Unanswered> {
+        self.repeats.clear();
+        for job in self.jobs.iter_mut().flatten() {
+            if job.answer == Answer::Read {
+                job.skip_repetition();
+            }
+        }
+        let unanswered = self.first_unanswered();
+        if let Some(Unanswered { psn, .. }) = unanswered {
+            for job in self.jobs.iter_mut().flatten() {
+                if !job.first_psn.is_before(psn) {
+                    job.next = job.end;
+                }
+            }
+            self.flushes.end_at(psn);
+        }
+        let pending = |job: &&ReadJob| job.is_pending();
+        let jobs = self.jobs.iter().flatten().filter(pending).count();
+        // At most 255 entries.
+        self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
+        unanswered
+    }
+
+    fn first_unanswered(&self) -> Option<Unanswered> {
+        let slot = self.oldest_pending(|job| job.answer == Answer::Read)?;
+        let job = self.jobs[slot].as_ref()?;
+        let before = job.first_psn.sub(1);
+        let acked_before =
+            job.sent != 0 || self.newest_with(before).is_some() || self.flushes.has(before);
+        Some(Unanswered {
+            psn: job.first_psn,
+            acked_before,
+        })
+    }
+
+    fn job_of(&self, turn: Turn) -> Option<&ReadJob> {
+        match turn {
+            Turn::Repeat => self.repeats.front(),
+            Turn::Job(slot) => self.jobs[slot].as_ref(),
+            Turn::Flush => None,
         }
     }
 
-    fn oldest_pending(&self) -> Option<usize> {
+    /// Answers leave in the order of the requests (S8), which is that of PSNs.
+    #[inline]
+    fn turn(&self) -> Option<Turn> {
+        if !self.repeats.is_empty() {
+            return Some(Turn::Repeat);
+        }
+        let slot = self.oldest_pending(|_| true);
+        if self.flushes.pending() == 0 {
+            return slot.map(Turn::Job);
+        }
+        let flush = self.flushes.first_pending()?;
+        let first =
+            slot.filter(|&slot| self.jobs[slot].is_some_and(|job| job.first_psn.is_before(flush)));
+        Some(first.map_or(Turn::Flush, Turn::Job))
+    }
+
+    #[inline]
+    fn oldest_pending(&self, counts: impl Fn(&ReadJob) -> bool) -> Option<usize> {
         let n = self.jobs.len();
         (0..n)
-            .map(|i| (self.next_slot + i) % n)
-            .find(|&slot| self.jobs[slot].is_some_and(|job| job.is_pending()))
+            .map(|i| (self.oldest() + i) % n)
+            .find(|&slot| self.jobs[slot].is_some_and(|job| job.is_pending() && counts(&job)))
     }
 }

@@ -11,14 +11,14 @@ use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
 use super::sq::{Traits, Wqe};
-use super::{Cx, Qp, QpState, sge};
+use super::{Cx, Qp, QpState, QpType, sge, turn};
 use crate::cc::{Congestion, CongestionController};
 use crate::memory::{Access, KeyError, Memory};
 use crate::params;
 use crate::recovery::LossSignal;
 use crate::rtt::Timed;
 use crate::time::{Duration, Instant};
-use crate::wc::{Event, Sink, WcStatus};
+use crate::wc::{Sink, WcStatus};
 
 /// What may have to wait for those before it.
 pub(super) const MUST_WAIT: Traits = Traits::LOCAL.union(Traits::ANSWERED).union(Traits::FENCE);
@@ -56,13 +56,20 @@ impl Qp {
             return false;
         }
         let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs();
-        if in_flight >= self.cc.window_psns() || !tx.state.sends() {
+        if !tx.state.sends() || (in_flight >= self.window_psns() && !tx.solicit) {
             return false;
         }
         if !self.may_pass(now) {
             return false;
         }
         tx.send_index != self.sq.started || self.may_start(in_flight)
+    }
+
+    /// Packets that may be in flight now: the window of congestion control, or less while losses
+    /// come in step with what is sent.
+    #[inline(always)]
+    pub(super) fn window_psns(&self) -> u32 {
+        self.cc.window_psns().min(self.recovery.burst())
     }
 
     /// Whether the next unstarted WQE may begin (R3, R4, SQD).
@@ -119,7 +126,7 @@ impl Qp {
                 self.note_sent(cx.now, &wqe, packet, psn, resend, ack_req);
                 len
             }
-            Err(_) => self.request_failed(cx, frame, index, fresh),
+            Err(_) => self.request_failed(cx, frame, index),
         }
     }
 
@@ -162,25 +169,37 @@ impl Qp {
                 self.note_sent(cx.now, &wqe, packet, psn, resend, true);
                 len
             }
-            Err(_) => self.request_failed(cx, frame, index, fresh),
+            Err(_) => self.request_failed(cx, frame, index),
         }
     }
 
-    /// Its memory does not allow it: if nothing of it has left, it waits for those before it (K5).
+    /// Its memory does not allow it: it fails when those before it are done (K5), as if it had not
+    /// begun. If some of it has left, that is of no interest any more.
+    ///
+    /// If the packet was only to ask for an ACK once more, the ACK may come by itself: the timer
+    /// runs as if it had been asked for.
     #[cold]
     pub(super) fn request_failed<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,
         frame: &mut [u8],
         index: u32,
-        fresh: bool,
     ) -> Option<usize> {
-        if fresh {
-            self.sq.started = index;
-            return self.poison(cx, frame, WcStatus::LocProtErr);
+        if self.tx.solicit && self.tx.next_psn.is_before(self.tx.max_psn) {
+            let last = self.tx.next_psn;
+            self.demand(cx.now, last);
+            self.seek(last.add(1));
+            return None;
         }
-        self.fail_send(cx, index, WcStatus::LocProtErr);
-        None
+        self.sq.started = index;
+        self.tx.send_index = index;
+        self.tx.send_packet = 0;
+        let first_psn = self.sq.wqe(index).first_psn;
+        if self.selective.is_none() {
+            // Whatever comes back for later PSNs acknowledges what is before this request.
+            self.tx.next_psn = first_psn;
+        }
+        self.poison(cx, frame, WcStatus::LocProtErr)
     }
 
     /// Counts and times a packet that has just left.
@@ -364,7 +383,11 @@ impl Qp {
     pub(super) fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
         let tx = &self.tx;
         let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
-        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.cc.window_psns() {
+        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.window_psns() {
+            return true;
+        }
+        // The last packet of a small burst, which asks, may be the one that is lost each time.
+        if self.recovery.is_limited() || tx.solicit {
             return true;
         }
         if !is_last {
@@ -390,7 +413,6 @@ impl Qp {
         ack_req: bool,
     ) {
         let tx = &mut self.tx;
-        tx.since_ack_req = if ack_req { 0 } else { tx.since_ack_req + 1 };
         tx.next_psn = tx.next_psn.add(psns);
         if is_last {
             tx.send_index = tx.send_index.wrapping_add(1);
@@ -401,12 +423,28 @@ impl Qp {
         if tx.max_psn.is_before(tx.next_psn) {
             tx.max_psn = tx.next_psn;
         }
-        if tx.ack_deadline == Instant::NEVER
-            && let Some(timeout) = self.cold.ack_wait
-        {
-            tx.ack_deadline = now + timeout;
+        if ack_req {
+            tx.since_ack_req = 0;
+            self.demand(now, self.tx.next_psn.sub(1));
+        } else {
+            tx.since_ack_req += 1;
         }
         self.on_data_sent(now, len);
+    }
+
+    /// An answer was asked for up to PSN `last`. The timer runs from the first packet that asks:
+    /// silence after packets that do not is no sign of anything.
+    #[inline(always)]
+    pub(super) fn demand(&mut self, now: Instant, last: Psn) {
+        let tx = &mut self.tx;
+        tx.solicit = false;
+        if tx.asked_psn.is_before(last) {
+            tx.asked_psn = last;
+        }
+        if tx.demand_since == Instant::NEVER {
+            tx.demand_since = now;
+            tx.ack_deadline = now + self.cold.next_wait;
+        }
     }
 
     #[cold]
@@ -457,26 +495,60 @@ impl Qp {
         }
     }
 
-    /// Sends the last packet again to have everything acknowledged: used when the packets behind
-    /// it, which would have asked, are not going to be sent.
+    /// What is under way has not asked for an ACK, and the packets behind it, which would have, wait
+    /// for one. The next one leaves and asks if only the window keeps it; else the last one is sent
+    /// again to ask.
     pub(super) fn solicit_ack(&mut self) {
         if self.selective.is_some() {
             self.solicit_sack();
             return;
         }
-        if self.tx.next_psn == self.tx.max_psn && self.tx.is_outstanding() {
-            let last = self.tx.max_psn.sub(1);
-            // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for
-            // alone.
-            if self
-                .sq
-                .find(last)
-                .is_some_and(|i| !self.sq.wqe(i).has_response())
-            {
-                self.cold.cause = Cause::Solicit;
-                self.seek(last);
-            }
+        let last = self.tx.next_psn.sub(1);
+        let in_flight = self.tx.una_psn.distance_to(self.tx.next_psn);
+        if in_flight <= 0 || !self.tx.asked_psn.is_before(last) {
+            return;
         }
+        self.tx.solicit = true;
+        if self.may_request(turn::WHENEVER) {
+            return;
+        }
+        self.tx.solicit = false;
+        // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for alone.
+        if self
+            .sq
+            .find(last)
+            .is_some_and(|i| !self.sq.wqe(i).has_response())
+        {
+            self.cold.cause = Cause::Solicit;
+            self.seek(last);
+            self.tx.solicit = true;
+        }
+    }
+
+    /// Sees to it that whatever is outstanding is acknowledged or timed out at some time: if no
+    /// answer is awaited and nothing more may leave, as when the window has shrunk to less than
+    /// what is in flight, an ACK is asked for. A pacer is no reason: what it holds back will leave.
+    #[inline]
+    pub(super) fn ensure_answer(&mut self) {
+        if self.is_stuck() {
+            self.solicit_ack();
+        }
+    }
+
+    /// Whether something is outstanding, no answer is awaited and nothing more may leave.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        let tx = &self.tx;
+        tx.demand_since == Instant::NEVER && tx.is_outstanding() && self.has_stopped()
+    }
+
+    #[inline(never)]
+    fn has_stopped(&self) -> bool {
+        let tx = &self.tx;
+        tx.qp_type == QpType::Rc
+            && tx.state.sends()
+            && tx.rnr_until == Instant::NEVER
+            && !self.may_request(turn::WHENEVER)
     }
 
     /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5),
@@ -498,6 +570,16 @@ impl Qp {
         self.poll_request(cx, frame)
     }
 
+    /// PSN behind the last WQE that has begun; while one is poisoned, packets behind it may have
+    /// left and are of no interest any more.
+    pub(super) fn end_of_started(&self) -> Psn {
+        if self.sq.head == self.sq.started {
+            return self.tx.una_psn;
+        }
+        let last = self.sq.wqe(self.sq.started.wrapping_sub(1));
+        last.first_psn.add(last.psns)
+    }
+
     /// The timer fired: resend from the oldest unacknowledged PSN (R12).
     pub(super) fn ack_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         if self.selective.is_some() {
@@ -508,12 +590,44 @@ impl Qp {
         if !self.tx.is_outstanding() {
             return;
         }
+        if self.rate().is_limited() && self.may_request(turn::WHENEVER) {
+            // The packets that the pacer holds back may be those that the peer waits for.
+            self.tx.ack_deadline = cx.now + self.cold.next_wait;
+            return;
+        }
+        if self.cold.repairing {
+            self.repair_failed(cx);
+            return;
+        }
         self.counters.rare().timeouts += 1;
         self.lose(
             cx,
             LossSignal::Timeout(self.tx.una_psn),
             Congestion::Timeout,
         );
+    }
+
+    /// What a NAK asked for was sent and is not acknowledged after some round trips: it got lost
+    /// once more, and a second NAK is not allowed (S1). It is sent again, alone; if that brings
+    /// nothing either, the ACK timeout decides. No retry is used up: the peer has just spoken.
+    #[cold]
+    fn repair_failed<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
+        self.counters.rare().early_timeouts += 1;
+        let (una, window) = (self.tx.una_psn, self.cc.window_psns());
+        if let Some(psn) = self.recovery.on_loss(LossSignal::Timeout(una), window) {
+            self.cold.cause = Cause::Timeout;
+            self.cc.on_congestion(cx.now, Congestion::SequenceNak);
+            self.go_back(psn);
+        }
+        self.cold.repairing = false;
+        self.cold.next_wait = self.wait_after(self.cold.timeouts_in_row);
+    }
+
+    /// Moves the send position back to `psn`: from there on everything asks anew.
+    pub(super) fn go_back(&mut self, psn: Psn) {
+        self.tx.forget_demand();
+        self.tx.solicit = false;
+        self.seek(psn);
     }
 
     /// Acts on a loss once, or fails the oldest work request when the retries are used up.
@@ -527,7 +641,8 @@ impl Qp {
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }
-        let Some(psn) = self.recovery.on_loss(signal) else {
+        let window = self.cc.window_psns();
+        let Some(psn) = self.recovery.on_loss(signal, window) else {
             return;
         };
         if !self.take_retry(cx.now, signal) {
@@ -538,29 +653,63 @@ impl Qp {
         self.counters.rare().retries += 1;
         self.cold.cause = signal.into();
         self.cc.on_congestion(cx.now, congestion);
-        self.seek(psn);
-        self.tx.ack_deadline = match self.patience(signal) {
-            Some(timeout) => cx.now + timeout,
-            None => Instant::NEVER,
-        };
+        self.go_back(psn);
+        self.expect_after(signal);
     }
 
-    /// How long to wait after a resend: 2 T after the first timeout, then 4 T, the longest the
-    /// specification allows (R12). A peer that is alive but slower than T would otherwise get
-    /// more copies to throw away with every timeout, and fall further behind.
-    fn patience(&mut self, signal: LossSignal) -> Option<Duration> {
-        let row = match signal {
-            LossSignal::Timeout(_) => self.cold.timeouts_in_row.saturating_add(1),
+    /// Decides how long to wait for an answer to what is sent again, from the packet on that asks
+    /// for it.
+    fn expect_after(&mut self, signal: LossSignal) {
+        let is_timeout = matches!(signal, LossSignal::Timeout(_));
+        let row = if is_timeout {
+            self.cold.timeouts_in_row.saturating_add(1)
+        } else {
             // The peer has spoken.
-            _ => 0,
+            0
         };
         self.cold.timeouts_in_row = row;
+        self.cold.next_wait = self.wait_after(row);
+        self.cold.repairing = false;
+        let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
+        if !is_timeout || outstanding > self.recovery.burst() {
+            self.expect_repair();
+        }
+    }
+
+    /// Waits no longer than a repair takes: after a NAK, and while bursts are so small that the
+    /// last packet of one is often the one that is lost, which no NAK tells.
+    #[cold]
+    pub(super) fn expect_repair(&mut self) {
+        if let Some(repair) = self.repair_wait()
+            && repair < self.cold.next_wait
+        {
+            self.cold.next_wait = repair;
+            self.cold.repairing = true;
+        }
+    }
+
+    /// How long the answer to what a NAK asked for takes at most: twice what almost no round trip
+    /// exceeds, or before the first is measured a part of the ACK timeout.
+    fn repair_wait(&self) -> Option<Duration> {
+        let timeout = self.cold.timeout()?.as_nanos();
+        let ns = match self.cold.rtt_estimator.longest() {
+            Some(longest) => 2 * longest.as_nanos(),
+            None => timeout / params::REPAIRS_PER_TIMEOUT,
+        };
+        Some(Duration::from_nanos(ns).max(params::REPAIR_FLOOR))
+    }
+
+    /// How long to wait after `row` timeouts in a row: 2 T after the first, then 4 T, the longest
+    /// the specification allows (R12). A peer that is alive but slower than T would otherwise get
+    /// more copies to throw away with every timeout, and fall further behind.
+    pub(super) fn wait_after(&self, row: u8) -> Duration {
         if self.cold.adaptive().is_some() {
             return self.adaptive_wait();
         }
         let doublings = row.min(params::TIMEOUT_DOUBLINGS);
-        let timeout = self.cold.timeout()?;
-        Some(Duration::from_nanos(timeout.as_nanos() << doublings))
+        self.cold.timeout().map_or(Duration::MAX, |timeout| {
+            Duration::from_nanos(timeout.as_nanos() << doublings)
+        })
     }
 
     /// Completes WQE `index` with `status`, flushes all others and goes to ERR.
@@ -580,6 +729,5 @@ impl Qp {
         }
         self.complete_head(cx.sink, status);
         self.enter_error(cx.sink);
-        cx.sink.event(self.cold.qpn, Event::QpFatal);
     }
 }

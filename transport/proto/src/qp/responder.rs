@@ -1,18 +1,16 @@
 //! Responder: requests to memory operations and debts (S1 to S16).
 //!
 //! [`Qp::step`] is the order of checks of the specification, one function each; a refusal is one
-//! of the three kinds of [`Reject`]. Nothing is sent here: [`Qp::poll_response`] pays later.
+//! of the three kinds of [`Reject`]. Nothing is sent here: `debt.rs` says what is owed, and pays.
 
-use xroce_wire::aeth::Aeth;
 use xroce_wire::newtypes::Psn;
-use xroce_wire::opcode::{Opcode, OpcodeInfo, Operation, Position, Service};
+use xroce_wire::opcode::{OpcodeInfo, Operation, Position};
 use xroce_wire::packet::Packet;
 use xroce_wire::reth::Reth;
-use xroce_wire::syndrome::{NakCode, Syndrome};
-use xroce_wire::template::Emit;
+use xroce_wire::syndrome::NakCode;
 
 use super::hot::{Debt, Ongoing};
-use super::replay::{Answer, ReadJob};
+use super::replay::ReadJob;
 use super::{Cx, Qp, QpState, atomic, sge};
 use crate::memory::{Access, Grant, Memory};
 use crate::params;
@@ -62,11 +60,11 @@ impl Qp {
             Err(Reject::Sequence) => {
                 self.counters.rare().out_of_sequence += 1;
                 self.rx.nak_sent = true;
-                self.rx.debt = Debt::SequenceNak;
+                self.owe_refusal(Debt::SequenceNak, pkt.psn());
             }
             Err(Reject::Rnr(timer)) => {
                 self.rx.rnr_sent = true;
-                self.rx.debt = Debt::RnrNak(timer);
+                self.owe_refusal(Debt::RnrNak(timer), pkt.psn());
             }
             Err(Reject::Fatal(code, status)) => self.refuse(cx, pkt, code, status),
         }
@@ -95,7 +93,7 @@ impl Qp {
             return self.duplicate(cx, pkt);
         }
         if ahead > 0 {
-            return Err(self.gap());
+            return Err(self.gap(pkt.psn()));
         }
         self.rx.nak_sent = false;
         if self.tx.state == QpState::Rtr && !self.cold.comm_est {
@@ -121,8 +119,10 @@ impl Qp {
     }
 
     /// One NAK per gap, and none while the peer waits for an RNR timer (S1, S6).
-    fn gap(&self) -> Reject {
+    #[cold]
+    fn gap(&mut self, psn: Psn) -> Reject {
         if self.rx.nak_sent || self.rx.rnr_sent {
+            self.note_dropped(psn);
             Reject::Discard(Why::OutOfSequence)
         } else {
             Reject::Sequence
@@ -184,10 +184,27 @@ impl Qp {
         if needs_receive && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
+        if operation == Operation::Flush {
+            return self.check_flush_room();
+        }
         if atomic::has_response(operation) && !self.replay.has_room() {
             return Err(INVALID_REQUEST);
         }
         Ok(())
+    }
+
+    /// More FLUSHes than can be kept are no error. The NAK for this one leaves behind the answers
+    /// that are owed, so that there is room when it comes again: sooner than after an RNR timer,
+    /// and without the timeout that silence would cost. A selective peer repairs it by itself.
+    #[cold]
+    fn check_flush_room(&self) -> Result<(), Reject> {
+        if self.replay.has_flush_room() {
+            Ok(())
+        } else if self.selective.is_some() {
+            Err(Reject::Discard(Why::OutOfSequence))
+        } else {
+            Err(Reject::Sequence)
+        }
     }
 
     /// S4: position, announced length and padding agree with the payload.
@@ -364,9 +381,14 @@ impl Qp {
 
     /// Leaves a request to be answered from the ring.
     pub(super) fn owe(&mut self, job: ReadJob) {
-        self.rx.has_read = true;
-        self.rx.last_read_psn = job.first_psn.add(job.psns - 1);
+        self.note_read(job.first_psn.add(job.psns - 1));
         self.replay.push(job);
+    }
+
+    /// A request that is answered by a response of its own takes the PSNs up to this one.
+    pub(super) fn note_read(&mut self, last: Psn) {
+        self.rx.has_read = true;
+        self.rx.last_read_psn = last;
     }
 
     #[inline(always)]
@@ -395,25 +417,6 @@ impl Qp {
         sink.complete(self.cold.init.recv_cq, wc);
     }
 
-    /// Moves the expected PSN on and notes what the peer is owed (S7).
-    #[inline(always)]
-    pub(super) fn acknowledge(&mut self, pkt: &Packet<'_>, operation: Operation) {
-        let (info, psn) = (pkt.info(), pkt.psn());
-        if info.ends() {
-            self.rx.msn = self.rx.msn.next();
-        }
-        if atomic::has_response(operation) {
-            self.rx.expected_psn = self.rx.last_read_psn.add(1);
-            // The response acknowledges all before it (R6).
-            self.rx.debt = Debt::Nothing;
-            return;
-        }
-        self.rx.expected_psn = psn.add(1);
-        if pkt.ack_req() || matches!(self.rx.debt, Debt::Ack(_)) {
-            self.rx.debt = Debt::Ack(psn);
-        }
-    }
-
     /// S12: a SEND or WRITE seen before is acknowledged again and not executed; a READ is
     /// answered again from memory, an atomic from its stored result; anything else is dropped.
     /// Never a NAK.
@@ -423,6 +426,7 @@ impl Qp {
         pkt: &Packet<'_>,
     ) -> Result<(), Reject> {
         self.counters.rare().duplicates += 1;
+        self.forget_old_reads();
         let psn = pkt.psn();
         match pkt.info().operation {
             Operation::Send | Operation::Write => {
@@ -433,11 +437,7 @@ impl Qp {
                 } else {
                     self.rx.expected_psn.sub(1)
                 };
-                self.rx.debt = match self.rx.debt {
-                    Debt::Nothing => Debt::Ack(acked),
-                    Debt::Ack(owed) if owed.is_before(acked) => Debt::Ack(acked),
-                    debt => debt,
-                };
+                self.owe_ack_again(acked);
                 Ok(())
             }
             Operation::ReadRequest => {
@@ -463,117 +463,5 @@ impl Qp {
             }
             _ => self.repeat(pkt),
         }
-    }
-
-    /// Pays one debt: a READ response, else the ACK or NAK owed (S8: in request order).
-    #[inline]
-    pub(super) fn poll_response<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        frame: &mut [u8],
-    ) -> Option<usize> {
-        if self.rx.debt == Debt::Sack && self.sack_goes_first() {
-            return self.write_sack(frame);
-        }
-        if self.replay.is_pending() {
-            match self.write_read_response(cx, frame) {
-                Ok(len) => {
-                    self.on_data_sent(cx.now, len?);
-                    return len;
-                }
-                Err(psn) => {
-                    // The memory went away in the middle of the answer (CASES.md 26).
-                    self.refuse_read(cx, psn);
-                }
-            }
-        }
-        let (psn, syndrome) = match self.rx.debt {
-            Debt::Nothing => return None,
-            Debt::Ack(psn) => (psn, Syndrome::ACK),
-            Debt::SequenceNak => (self.rx.expected_psn, Syndrome::Nak(NakCode::PsnSequence)),
-            Debt::RnrNak(timer) => (self.rx.expected_psn, Syndrome::RnrNak { timer }),
-            Debt::Sack => return self.write_sack(frame),
-            Debt::FatalNak(code, psn) => (psn, Syndrome::Nak(code)),
-        };
-        let len = self.write_acknowledge(frame, psn, syndrome)?;
-        match self.rx.debt {
-            Debt::Nothing | Debt::Ack(_) | Debt::Sack => self.counters.acks_out += 1,
-            Debt::SequenceNak => self.counters.rare().seq_naks_out += 1,
-            Debt::RnrNak(_) => self.counters.rare().rnr_naks_out += 1,
-            Debt::FatalNak(code, _) => self.count_fatal_nak(code),
-        }
-        self.rx.debt = Debt::Nothing;
-        if self.selective.is_some() {
-            self.owe_news();
-        }
-        Some(len)
-    }
-
-    #[inline]
-    fn write_acknowledge(
-        &mut self,
-        frame: &mut [u8],
-        psn: Psn,
-        syndrome: Syndrome,
-    ) -> Option<usize> {
-        let emit = Emit {
-            opcode: Opcode::RcAcknowledge,
-            psn,
-            ack_req: false,
-            solicited: false,
-            payload_len: 0,
-        };
-        let mut out = self.template.as_mut()?.start(frame, &emit)?;
-        out.aeth(&Aeth {
-            syndrome,
-            msn: self.rx.msn,
-        });
-        Some(out.finish())
-    }
-
-    /// Writes the next READ response; `Err` names the PSN whose memory is gone.
-    fn write_read_response<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        frame: &mut [u8],
-    ) -> Result<Option<usize>, Psn> {
-        let Some(response) = self.replay.front(self.tx.mtu) else {
-            return Ok(None);
-        };
-        if let Answer::Atomic(_, original) = response.answer {
-            return Ok(self.write_atomic_ack(frame, response.psn, original));
-        }
-        let position = Position::of(response.is_first, response.is_last);
-        let (Some(opcode), Some(template)) = (
-            Opcode::read_response(Service::Rc, position),
-            self.template.as_mut(),
-        ) else {
-            return Ok(None);
-        };
-        let emit = Emit {
-            opcode,
-            psn: response.psn,
-            ack_req: false,
-            solicited: false,
-            payload_len: response.len as usize,
-        };
-        let Some(mut out) = template.start(frame, &emit) else {
-            return Ok(None);
-        };
-        if position != Position::Middle {
-            out.aeth(&Aeth {
-                syndrome: Syndrome::ACK,
-                msn: self.rx.msn,
-            });
-        }
-        if response.len != 0 {
-            cx.mem
-                .read(&response.grant, response.offset, out.payload_mut())
-                .map_err(|_| response.psn)?;
-        }
-        let len = out.finish();
-        self.counters.tx_bytes += u64::from(response.len);
-        self.replay.advance();
-        Ok(Some(len))
     }
 }

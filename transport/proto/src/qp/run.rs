@@ -14,7 +14,6 @@ use xroce_wire::template::{Emit, Stamp};
 use super::hot::Debt;
 use super::sq::Wqe;
 use super::{Cx, Qp, QpState, QpType, sge};
-use crate::cc::CongestionController;
 use crate::memory::{Access, Memory};
 use crate::time::Instant;
 use crate::wc::Sink;
@@ -76,13 +75,14 @@ impl Qp {
             && tx.rnr_until == Instant::NEVER
             && self.rx.debt == Debt::Nothing
             && !self.cnp_owed
+            && !tx.solicit
             && self.selective.is_none()
             && !self.replay.is_pending();
         if !usual {
             return None;
         }
         let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs();
-        let room = self.cc.window_psns().saturating_sub(in_flight);
+        let room = self.window_psns().saturating_sub(in_flight);
         self.responded_last = false;
         self.ack_passed = false;
         // While it has its turn only its own bytes change its rate: none comes to be limited.

@@ -7,6 +7,9 @@ use crate::memory::Memory;
 use crate::time::Instant;
 use crate::wc::Sink;
 
+/// Later than every appointment of a pacer: what may be sent then may be sent but for the pacer.
+pub(super) const WHENEVER: Instant = Instant::from_nanos(u64::MAX - 1);
+
 impl Qp {
     /// Writes the next packet into `frame`, if one may leave now.
     pub fn poll_transmit<M: Memory, S: Sink>(
@@ -91,6 +94,11 @@ impl Qp {
         if self.is_paced() {
             at = at.min(self.pacer.next());
         }
+        if self.is_stuck() {
+            // At once: congestion control may have taken the last packet for a reason to let no
+            // other leave.
+            at = Instant::default();
+        }
         at.min(self.cc.next_timer()).deadline()
     }
 
@@ -98,6 +106,7 @@ impl Qp {
     pub fn handle_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         if self.cc.next_timer() <= cx.now {
             self.cc.on_timer(cx.now);
+            self.allowance_changed();
         }
         if self.tx.rnr_until <= cx.now {
             self.tx.rnr_until = Instant::NEVER;
@@ -106,12 +115,18 @@ impl Qp {
         if self.tx.ack_deadline <= cx.now {
             self.ack_timeout(cx);
         }
+        self.ensure_answer();
+    }
+
+    /// Rate or window may be others now: what they were keeps nothing waiting.
+    pub(super) fn allowance_changed(&mut self) {
+        self.pacer.raise(self.rate());
+        self.ensure_answer();
     }
 
     /// Whether only the pacer holds the next packet back.
     pub(super) fn is_paced(&self) -> bool {
-        let whenever = Instant::from_nanos(u64::MAX - 1);
-        self.rate().is_limited() && (self.replay.is_pending() || self.may_request(whenever))
+        self.rate().is_limited() && (self.replay.is_pending() || self.may_request(WHENEVER))
     }
 
     /// Rate at which data may leave now. However low congestion control would have it, a packet

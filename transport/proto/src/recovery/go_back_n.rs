@@ -1,31 +1,145 @@
 //! Go-back-N: one resend from the lost PSN per event; a repeated NAK changes nothing until there
 //! is progress or a timeout (`CASES.md` 54: every extra NAK used to restart the whole window).
+//!
+//! A network that drops every n-th packet and a sender that repeats bursts of n packets stay in
+//! step: the same PSN, or the one a few places on, is lost for ever. So the burst shrinks to eight
+//! packets when a PSN is lost twice, or when losses keep coming at the same small distance; to half
+//! of that when it happens again. It doubles when three bursts arrived without a loss between them.
+//!
+//! A small burst after a timeout that brings nothing at all is followed by one without limit: a
+//! peer may have all of the small one, and acknowledge nothing that it has.
 
 use xroce_wire::newtypes::Psn;
 
 use super::LossSignal;
 
-/// State of go-back-N: the PSN it last went back to, if nothing has moved since.
-#[derive(Clone, Copy, Debug, Default)]
+/// [`GoBackN::shift`] without a limit: more than any window.
+const NO_LIMIT: u8 = 31;
+/// [`GoBackN::shift`] after the first losses in step: eight packets, half of the shortest period
+/// that has to be coped with.
+const SMALL_BURST: u8 = 3;
+/// Losses at the same distance after which they count as in step.
+const ALIKE_MAX: u8 = 4;
+/// Bursts that have to arrive without a loss before the burst doubles.
+const BURSTS: u32 = 3;
+
+/// State of go-back-N.
+#[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
-    went_back_to: Option<Psn>,
+    /// The PSN it last went back to.
+    from: Psn,
+    /// The same or, if later, the PSN at which the burst last grew.
+    grown: Psn,
+    /// PSNs acknowledged between the last two losses.
+    moved: u32,
+    /// Nothing has moved since it went back.
+    at_loss: bool,
+    /// There was a loss, so that `from` is one.
+    lost_before: bool,
+    /// The peer itself told of it.
+    was_told: bool,
+    /// Losses in a row that came as far from the one before as that from its own.
+    alike: u8,
+    /// The burst is 2 to the power of this, in packets.
+    shift: u8,
+    /// What `shift` shrinks to.
+    small: u8,
+    /// The burst is without limit for once: it shrinks again when something moves.
+    for_once: bool,
+}
+
+impl Default for GoBackN {
+    fn default() -> Self {
+        Self {
+            from: Psn::new(0),
+            grown: Psn::new(0),
+            moved: 0,
+            at_loss: false,
+            lost_before: false,
+            was_told: false,
+            alike: 0,
+            shift: NO_LIMIT,
+            small: SMALL_BURST,
+            for_once: false,
+        }
+    }
 }
 
 impl GoBackN {
-    pub(super) fn on_loss(&mut self, signal: LossSignal) -> Option<Psn> {
+    pub(super) fn on_loss(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
         let (psn, forced) = match signal {
             LossSignal::SequenceNak(psn) | LossSignal::ImpliedNak(psn) => (psn, false),
             LossSignal::Timeout(psn) => (psn, true),
         };
-        if !forced && self.went_back_to == Some(psn) {
+        if !forced && self.at_loss && self.from == psn {
             return None;
         }
-        self.went_back_to = Some(psn);
+        if self.is_in_step(psn, window.min(self.burst())) {
+            self.shrink(psn == self.from && !self.was_told);
+        }
+        (self.from, self.grown) = (psn, psn);
+        (self.at_loss, self.lost_before, self.was_told) = (true, true, !forced);
         Some(psn)
     }
 
+    /// Whether this loss is the same as the one before, or one of several at the same distance
+    /// that is small against what may be in flight. Losses at random are rarely alike.
+    fn is_in_step(&mut self, psn: Psn, in_flight: u32) -> bool {
+        if !self.lost_before {
+            return false;
+        }
+        let moved = self.from.distance_to(psn).unsigned_abs();
+        let is_alike = moved < in_flight / 2 && moved.abs_diff(self.moved) <= 1 + moved / 16;
+        self.alike = if is_alike { self.alike + 1 } else { 0 };
+        self.moved = moved;
+        moved == 0 || self.alike >= ALIKE_MAX
+    }
+
+    /// The oldest unacknowledged PSN is `una` now.
     #[inline]
-    pub(super) fn on_progress(&mut self) {
-        self.went_back_to = None;
+    pub(super) fn on_progress(&mut self, una: Psn, window: u32) {
+        self.at_loss = false;
+        if self.for_once {
+            (self.for_once, self.shift, self.grown) = (false, self.small, una);
+        }
+        if self.shift != NO_LIMIT {
+            self.grow(una, window);
+        }
+    }
+
+    pub(super) fn on_arrival(&mut self) {
+        (self.at_loss, self.lost_before) = (false, false);
+    }
+
+    #[cold]
+    fn grow(&mut self, una: Psn, window: u32) {
+        if self.grown.distance_to(una).unsigned_abs() >= BURSTS << self.shift {
+            self.grown = una;
+            self.shift += 1;
+            if 1 << self.shift >= window {
+                (self.shift, self.small) = (NO_LIMIT, SMALL_BURST);
+            }
+        }
+    }
+
+    fn shrink(&mut self, nothing_came: bool) {
+        self.alike = 0;
+        let was_limited = self.is_limited();
+        if was_limited {
+            self.small = self.small.saturating_sub(1);
+        }
+        self.for_once = was_limited && nothing_came;
+        self.shift = if self.for_once { NO_LIMIT } else { self.small };
+    }
+
+    #[inline]
+    pub(super) const fn is_limited(&self) -> bool {
+        self.shift != NO_LIMIT
+    }
+
+    /// Packets that may be in flight, at most.
+    #[inline]
+    pub(super) const fn burst(&self) -> u32 {
+        1 << self.shift
     }
 }

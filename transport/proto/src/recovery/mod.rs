@@ -36,18 +36,44 @@ pub enum LossRecovery {
 }
 
 impl LossRecovery {
-    /// PSN to resume sending from, or `None` if this signal has been acted upon already.
-    pub fn on_loss(&mut self, signal: LossSignal) -> Option<Psn> {
+    /// PSN to resume sending from, or `None` if this signal has been acted upon already. `window`:
+    /// packets that congestion control lets be in flight.
+    pub fn on_loss(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
         match self {
-            Self::GoBackN(r) => r.on_loss(signal),
+            Self::GoBackN(r) => r.on_loss(signal, window),
         }
     }
 
-    /// The oldest unacknowledged PSN moved on.
+    /// The oldest unacknowledged PSN moved on to `una`.
     #[inline]
-    pub fn on_progress(&mut self) {
+    pub fn on_progress(&mut self, una: Psn, window: u32) {
         match self {
-            Self::GoBackN(r) => r.on_progress(),
+            Self::GoBackN(r) => r.on_progress(una, window),
+        }
+    }
+
+    /// The oldest unacknowledged PSN has arrived, though the peer could not take it.
+    pub fn on_arrival(&mut self) {
+        match self {
+            Self::GoBackN(r) => r.on_arrival(),
+        }
+    }
+
+    /// Packets that may be in flight, at most, while losses come in step with what is sent.
+    #[inline]
+    #[must_use]
+    pub const fn burst(&self) -> u32 {
+        match self {
+            Self::GoBackN(r) => r.burst(),
+        }
+    }
+
+    /// Whether that is less than the window.
+    #[inline]
+    #[must_use]
+    pub const fn is_limited(&self) -> bool {
+        match self {
+            Self::GoBackN(r) => r.is_limited(),
         }
     }
 }

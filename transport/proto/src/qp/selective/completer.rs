@@ -54,11 +54,7 @@ impl Qp {
             (Operation::Acknowledge, Some(aeth), _) => match aeth.syndrome {
                 Syndrome::Ack { .. } => self.handle_ack(cx, psn),
                 Syndrome::RnrNak { timer } => self.selective_rnr(cx, psn, timer),
-                Syndrome::Nak(NakCode::PsnSequence) => {
-                    // Not what a selective responder says; it acknowledges what is before it.
-                    self.counters.rare().seq_naks_in += 1;
-                    self.hear(cx, psn, None, None);
-                }
+                Syndrome::Nak(NakCode::PsnSequence) => self.selective_sequence_nak(cx, psn),
                 Syndrome::Nak(code) => self.selective_nak(cx, psn, code),
                 Syndrome::Reserved(_) => self.bad_response(cx),
             },
@@ -66,6 +62,21 @@ impl Qp {
                 self.handle_answer(cx, pkt);
             }
             _ => self.bad_response(cx),
+        }
+    }
+
+    /// A peer that does not know yet that this side is selective, or is not itself: it lacks this
+    /// packet. A probe shows it who is asking, and has it say what else it has.
+    fn selective_sequence_nak<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, psn: Psn) {
+        self.counters.rare().seq_naks_in += 1;
+        self.hear(cx, psn, None, None);
+        let (una, max) = (self.tx.una_psn, self.tx.max_psn);
+        let outstanding = una.distance_to(max).unsigned_abs();
+        if let Some(selective) = &mut self.selective
+            && psn.is_within(una, outstanding)
+        {
+            selective.board.refused(psn);
+            selective.ask = true;
         }
     }
 
@@ -79,6 +90,7 @@ impl Qp {
         let Some(selective) = &mut self.selective else {
             return;
         };
+        selective.note_agreement();
         if seth.mpr != 0 {
             selective.peer_range = u32::from(seth.mpr) * MPR_UNIT;
         }
@@ -159,7 +171,6 @@ impl Qp {
         if news != 0 {
             let mut rtt = None;
             if let Some(selective) = &mut self.selective {
-                selective.heard_at = cx.now;
                 selective.asked = false;
                 rtt = selective.measured.take();
             }
@@ -180,6 +191,7 @@ impl Qp {
         {
             selective.ask = false;
         }
+        self.note_heard(cx.now, news != 0);
         let una = self.tx.una_psn;
         let fatal = self.selective.as_ref().and_then(|s| s.fatal);
         if let Some((_, status)) = fatal.filter(|&(psn, _)| psn == una)
@@ -188,6 +200,7 @@ impl Qp {
             self.fail_send(cx, self.sq.head, status);
             return;
         }
+        self.ensure_answer();
         self.set_selective_deadline();
         if self.sq.head == self.sq.started {
             self.on_all_started_done(cx);
@@ -255,12 +268,9 @@ impl Qp {
         if !self.wait_for_receiver(cx, timer) {
             return;
         }
-        let until = self.tx.rnr_until;
         if let Some(selective) = &mut self.selective {
             selective.refused = psn;
             selective.board.refused(psn);
-            // The peer is alive, and is left alone until then.
-            selective.heard_at = until;
             selective.asked = false;
         }
     }

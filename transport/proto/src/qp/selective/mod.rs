@@ -53,6 +53,8 @@ pub(super) struct Selective {
     running: Running,
     /// PSNs the peer takes ahead, as it told.
     peer_range: u32,
+    /// The peer has sent an extension packet: it has agreed, whatever else was agreed elsewhere.
+    peer_agrees: bool,
     /// Messages sent so far, and the number of the one being sent.
     next_msn: u16,
     current_msn: u16,
@@ -62,8 +64,7 @@ pub(super) struct Selective {
     asked: bool,
     probe_id: u16,
     probe: Option<Probe>,
-    /// When something new was last heard, and when something was last sent.
-    heard_at: Instant,
+    /// When something was last sent.
     sent_at: Instant,
     /// Timeouts since a round trip was measured.
     backoff: u8,
@@ -86,13 +87,13 @@ impl Selective {
             reorder: Reorder::new(&params, payload_max),
             running: Running::NONE,
             peer_range: params.range,
+            peer_agrees: false,
             next_msn: 0,
             current_msn: 0,
             ask: false,
             asked: false,
             probe_id: 0,
             probe: None,
-            heard_at: Instant::default(),
             sent_at: Instant::default(),
             backoff: 0,
             measured: None,
@@ -120,6 +121,11 @@ impl Selective {
     /// Packets ahead of the expected PSN, for a gauge.
     pub(super) fn ahead(&self) -> u32 {
         self.reorder.len()
+    }
+
+    /// An extension packet of the peer came.
+    fn note_agreement(&mut self) {
+        self.peer_agrees = true;
     }
 
     /// PSNs from the oldest unacknowledged on that may be sent.
@@ -223,28 +229,47 @@ impl Qp {
         if !self.tx.is_outstanding() || self.tx.rnr_until != Instant::NEVER {
             return Instant::NEVER;
         }
-        let quiet = selective.heard_at.max(selective.sent_at);
+        let late = selective.board.deadline(&self.loss_rule(selective));
+        let Some(quiet) = self.quiet_since(selective) else {
+            return late;
+        };
         let mut at = quiet + self.selective_rto(selective);
         if !selective.asked
             && let Some(after) = self.probe_after()
         {
-            let mut ask = quiet + after;
-            // A QP that the pacer holds back is not waiting for an answer.
-            if self.rate().is_limited() {
-                ask = ask.max(self.pacer.next());
-            }
-            at = at.min(ask);
+            at = at.min(quiet + after);
         }
-        at.min(selective.board.deadline(&self.loss_rule(selective)))
+        at.min(late)
+    }
+
+    /// Since when an answer is awaited and nothing was sent; `None` if nothing outstanding has
+    /// asked for one. What the pacer holds back is not yet sent: that is no silence of the peer.
+    fn quiet_since(&self, selective: &Selective) -> Option<Instant> {
+        let since = self.tx.demand_since.deadline()?.max(selective.sent_at);
+        Some(if self.is_paced() {
+            since.max(self.pacer.next())
+        } else {
+            since
+        })
     }
 
     /// The wait that the responder asked for is over: as if it had just been heard of, however late
     /// this is.
     pub(super) fn end_selective_wait(&mut self, now: Instant) {
-        if let Some(selective) = &mut self.selective {
-            selective.heard_at = selective.heard_at.max(now);
+        if self.selective.is_some() {
+            self.note_heard(now, true);
+            self.set_selective_deadline();
         }
-        self.set_selective_deadline();
+    }
+
+    /// Whether an answer is awaited still, after something came that may have been one. News of the
+    /// peer begin a new wait.
+    fn note_heard(&mut self, now: Instant, news: bool) {
+        if !self.tx.is_demanding() {
+            self.tx.demand_since = Instant::NEVER;
+        } else if news {
+            self.tx.demand_since = now;
+        }
     }
 
     /// Files the next timer.

@@ -44,15 +44,21 @@ impl Selective {
             packet + 1
         }
     }
-
-    /// The first PSN to be sent again.
-    fn first_lost(&self, una: Psn, max: Psn) -> Option<Psn> {
-        self.board
-            .first_lost(una, una.distance_to(max).unsigned_abs())
-    }
 }
 
 impl Qp {
+    /// The first PSN to be sent again.
+    fn first_lost(&self, selective: &Selective) -> Option<Psn> {
+        let una = self.tx.una_psn;
+        let end = if self.tx.poisoned {
+            self.end_of_started()
+        } else {
+            self.tx.max_psn
+        };
+        let count = u32::try_from(una.distance_to(end)).unwrap_or(0);
+        selective.board.first_lost(una, count)
+    }
+
     /// [`Qp::may_request`] of a selective queue pair.
     #[inline(never)]
     pub(in crate::qp) fn selective_may_request(&self, now: Instant) -> bool {
@@ -71,7 +77,7 @@ impl Qp {
         if selective.board.flying() >= self.selective_window(selective) {
             return false;
         }
-        selective.first_lost(tx.una_psn, tx.max_psn).is_some() || self.may_send_new(selective)
+        self.first_lost(selective).is_some() || self.may_send_new(selective)
     }
 
     fn may_send_new(&self, selective: &Selective) -> bool {
@@ -96,8 +102,10 @@ impl Qp {
             let psns = tx.mtu.packets(wqe.len);
             need = (psns - tx.send_packet).min(selective.read_part());
         }
+        // With nothing outstanding this is what the responder expects: it takes that even if it
+        // takes nothing, or less than this, ahead.
         let used = tx.una_psn.distance_to(tx.next_psn).unsigned_abs();
-        used + need <= selective.range()
+        used == 0 || used + need <= selective.range()
     }
 
     /// [`Qp::poll_request`] of a selective queue pair.
@@ -111,7 +119,7 @@ impl Qp {
             return None;
         }
         let selective = self.selective.as_ref()?;
-        if let Some(psn) = selective.first_lost(self.tx.una_psn, self.tx.max_psn)
+        if let Some(psn) = self.first_lost(selective)
             && selective.board.flying() < self.selective_window(selective)
         {
             return self.send_again(cx, frame, psn);
@@ -154,22 +162,18 @@ impl Qp {
         }
         let msn = selective.current_msn;
         let is_last = packet + psns == wqe.psns;
-        let ack_req = self.selective_wants_ack(index, is_last);
+        let ack_req = wqe.has_response() || self.selective_wants_ack(index, is_last);
         match self.write_request(cx, frame, index, &wqe, (packet, psns), msn, ack_req) {
             Ok(len) => {
-                let quiet = !self.tx.is_outstanding();
                 self.on_request_sent(cx.now, is_last, psns, len?, ack_req);
                 let selective = self.selective.as_mut()?;
                 let answered = wqe.has_response();
                 selective.board.sent(cx.now, psn, psns, answered, msn);
                 selective.sent_at = cx.now;
-                if quiet {
-                    selective.heard_at = cx.now;
-                }
                 self.set_selective_deadline();
                 len
             }
-            Err(_) => self.request_failed(cx, frame, index, fresh),
+            Err(_) => self.request_failed(cx, frame, index),
         }
     }
 
@@ -197,6 +201,7 @@ impl Qp {
                 self.counters.rare().retransmits += 1;
                 self.counters.rare().retransmits_selective += 1;
                 self.tx.since_ack_req = 0;
+                self.demand(cx.now, psn.add(psns - 1));
                 let selective = self.selective.as_mut()?;
                 if reply {
                     selective.board.asked_again(cx.now, psn, psns);
@@ -207,7 +212,7 @@ impl Qp {
                 self.set_selective_deadline();
                 len
             }
-            Err(_) => self.request_failed(cx, frame, index, false),
+            Err(_) => self.request_failed(cx, frame, index),
         }
     }
 
@@ -311,6 +316,7 @@ impl Qp {
         selective.ask = false;
         self.counters.rare().probes_out += 1;
         self.on_data_sent(now, len);
+        self.demand(now, self.tx.max_psn.sub(1));
         self.set_selective_deadline();
         Some(len)
     }
@@ -358,17 +364,14 @@ impl Qp {
         let Some(selective) = &self.selective else {
             return;
         };
-        let quiet = selective.heard_at.max(selective.sent_at);
-        if cx.now >= quiet + self.selective_rto(selective) {
-            self.selective_rto_expired(cx);
-        } else if !selective.asked && self.probe_after().is_some_and(|t| cx.now >= quiet + t) {
-            // A QP that the pacer holds back is not waiting for an answer.
-            let waits = self.may_pass(cx.now);
-            if let Some(selective) = &mut self.selective
-                && waits
-            {
-                selective.ask = true;
-                selective.asked = true;
+        if let Some(quiet) = self.quiet_since(selective) {
+            if cx.now >= quiet + self.selective_rto(selective) {
+                self.selective_rto_expired(cx);
+            } else if !selective.asked && self.probe_after().is_some_and(|t| cx.now >= quiet + t) {
+                if let Some(selective) = &mut self.selective {
+                    selective.ask = true;
+                    selective.asked = true;
+                }
                 self.counters.rare().tail_probes += 1;
             }
         }
@@ -378,10 +381,11 @@ impl Qp {
     fn selective_rto_expired<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         self.counters.rare().timeouts += 1;
         let patience = self.selective_patience();
+        let silence = cx.now.since(self.tx.demand_since);
         let Some(selective) = &mut self.selective else {
             return;
         };
-        if patience.is_some_and(|p| cx.now >= selective.heard_at + p) {
+        if patience.is_some_and(|most| silence >= most) {
             self.counters.rare().transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;

@@ -43,6 +43,11 @@ impl Qp {
         cx: &mut Cx<'_, M, S>,
         pkt: &Packet<'_>,
     ) {
+        if pkt.info().is_extension()
+            && let Some(selective) = &mut self.selective
+        {
+            selective.note_agreement();
+        }
         if let Some(peth) = pkt.peth() {
             self.counters.rare().probes_in += 1;
             if let Some(selective) = &mut self.selective {
@@ -156,6 +161,11 @@ impl Qp {
             return;
         }
         self.note_came(psn, again);
+        let agrees = self.selective.as_ref().is_some_and(|s| s.peer_agrees);
+        if !agrees && !self.rx.nak_sent && !self.rx.rnr_sent {
+            self.rx.nak_sent = true;
+            self.owe_refusal(Debt::SequenceNak, psn);
+        }
         self.owe_sack(true);
     }
 
@@ -339,8 +349,12 @@ impl Qp {
         Ok(())
     }
 
-    /// A SACK is owed, behind NAKs.
+    /// A SACK is owed, behind NAKs. A peer that has not shown that it knows of them is told of a gap
+    /// as any other is: by one NAK, upon which a selective requester shows itself by a probe.
     fn owe_sack(&mut self, urgent: bool) {
+        if self.selective.as_ref().is_some_and(|s| !s.peer_agrees) {
+            return;
+        }
         if let Some(selective) = &mut self.selective
             && matches!(self.rx.debt, Debt::Nothing | Debt::Ack(_) | Debt::Sack)
             && self.tx.state.receives()

@@ -34,7 +34,15 @@ fn with(params: SelectiveParams, psn: u32) -> Bench {
     setup.rts.sq_psn = Some(Psn::new(psn));
     let mut t = setup.build();
     t.mem.access |= Access::REMOTE_ATOMIC;
+    introduce(&mut t, psn);
     t
+}
+
+/// The peer shows that it knows of SACKs, by a probe; PSN and MSN are as before.
+pub(super) fn introduce(t: &mut Bench, psn: u32) {
+    let before = Psn::new(psn).sub(1).value();
+    t.rx(probe(before, 0));
+    t.tx();
 }
 
 /// A SACK: all before `expected` and the packets of these PSNs were received; made for `psn`.

@@ -199,3 +199,50 @@ fn a_response_that_never_comes_is_asked_for_less_and_less_often() {
     let gaps: Vec<u64> = asked.windows(2).map(|w| w[1] - w[0]).collect();
     assert!(gaps.last() > gaps.first(), "{asked:?}");
 }
+
+#[test]
+fn case_115_a_peer_that_takes_less_ahead_than_a_read_needs_stops_nothing() {
+    for mpr in [1, 2, 3] {
+        let mut t = bench();
+        t.send(1, SendOp::Send, 8);
+        t.expect(&["SEND Only 100 A [8]"]);
+        let mut sack = p(O::ExtSack, 0x100);
+        sack.seth = Seth {
+            cause: SackCause::Packet {
+                offset: 0,
+                again: false,
+            },
+            cack_psn: Psn::new(0x100),
+            mpr,
+            sack_offset: 1,
+            bitmap: 0,
+        };
+        t.rx(sack);
+        assert_eq!(t.sent(), [(1, Success)]);
+        let sges = [sge(0, 0x1_0000), sge(0, 0x1_0000), sge(0, 22 * 1024)];
+        t.send_sges(2, read(0x3000), &sges, SendFlags::SIGNALED);
+        t.send(3, SendOp::Send, 8);
+        let mut answered = 0;
+        let mut done = Vec::new();
+        while done.len() < 2 {
+            let sent = t
+                .tx_frame()
+                .expect("work is there, and nothing is under way");
+            assert!(t.qp.poll_timeout().is_some());
+            let pkt = Packet::parse(&sent).unwrap();
+            let Some(reth) = pkt.reth() else {
+                t.rx(ack(pkt.psn().value()));
+                done.extend(t.sent());
+                continue;
+            };
+            let psns = reth.len.div_ceil(1024);
+            assert_eq!(pkt.psn(), Psn::new(0x101 + answered));
+            for n in 0..psns {
+                t.rx(reply(0x101 + answered, (n, psns), 1));
+            }
+            answered += psns;
+            done.extend(t.sent());
+        }
+        assert_eq!(done, [(2, Success), (3, Success)]);
+    }
+}

@@ -269,3 +269,17 @@ fn the_timeout_attributes_do_not_show_on_the_wire_of_others() {
         "RDMA WRITE Last 101 A [5]",
     ]);
 }
+
+#[test]
+fn case_124_a_nak_is_answered_by_what_it_asks_for_and_a_probe() {
+    let mut t = bench();
+    for wr_id in 0..4 {
+        t.send(wr_id, SendOp::Send, 8);
+    }
+    t.tx();
+    t.rx(nak(0x101, 0x60));
+    assert_eq!(t.sent(), [(0, Success)]);
+    t.expect(&["SEND Only 101 A [8]", "Probe 101 A id=1"]);
+    t.rx(sack_of_probe(0x104, &[], 1));
+    assert_eq!(t.sent(), [(1, Success), (2, Success), (3, Success)]);
+}

@@ -286,8 +286,35 @@ fn a_probe_is_told_everything_behind_the_answers_to_reads() {
         "RDMA READ Response Last 101 syn=1f msn=1 [1024]",
         "SACK 101 for probe 7 mpr=1 from 102: 10",
     ]);
-    assert_eq!(t.qp.counters().probes_in, 1);
-    assert_eq!(t.qp.counters().sacks_out, 2);
+    // One each when the peer introduced itself.
+    assert_eq!(t.qp.counters().probes_in, 1 + 1);
+    assert_eq!(t.qp.counters().sacks_out, 2 + 1);
+}
+
+#[test]
+fn case_124_a_peer_that_has_not_shown_to_agree_is_told_of_a_gap_by_a_nak() {
+    let mut setup = Setup::default();
+    setup.rtr.reliability = Some(Reliability::Selective(params()));
+    let mut t = setup.build();
+    for n in 0..6 {
+        t.recv(n, 64);
+    }
+    t.rx(p(O::RcSendOnly, 0x101).len(8));
+    t.rx(p(O::RcSendOnly, 0x103).len(8));
+    t.expect(&["ACK 100 syn=60 msn=0"]);
+    // Go-back-N sends all of it again; what was kept is executed once.
+    for psn in 0x100..0x105 {
+        let last = p(O::RcSendOnly, psn).len(8);
+        t.rx(if psn == 0x104 { last.a() } else { last });
+    }
+    assert_eq!(t.tx().last().unwrap(), "ACK 104 syn=1f msn=5");
+    assert_eq!(t.received().len(), 5);
+    assert_eq!(t.qp.counters().sacks_out, 0);
+    // A selective requester answers the NAK with a probe, and shows itself by that.
+    t.rx(p(O::RcSendOnly, 0x106).len(8));
+    t.expect(&["ACK 105 syn=60 msn=5"]);
+    t.rx(probe(0x105, 1));
+    t.expect(&["SACK 104 for probe 1 mpr=1 from 105: 10"]);
 }
 
 #[test]
