@@ -223,6 +223,9 @@ impl Qp {
         if self.tx.next_psn.is_before(self.tx.una_psn) {
             // What was about to be sent again has arrived after all.
             self.seek(self.tx.una_psn);
+            if self.tx.is_outstanding() {
+                self.recovery.on_late_arrival(self.tx.una_psn);
+            }
         }
         self.cc.on_ack(&AckSample {
             now: cx.now,

@@ -26,7 +26,7 @@ const BURSTS: u32 = 3;
 /// State of go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
-    /// The PSN it last went back to.
+    /// The PSN it last went back to, or the one behind what arrived before that was sent again.
     from: Psn,
     /// The same or, if later, the PSN at which the burst last grew.
     grown: Psn,
@@ -105,6 +105,10 @@ impl GoBackN {
         if self.shift != NO_LIMIT {
             self.grow(una, window);
         }
+    }
+
+    pub(super) fn on_late_arrival(&mut self, una: Psn) {
+        (self.from, self.at_loss) = (una, true);
     }
 
     pub(super) fn on_arrival(&mut self) {

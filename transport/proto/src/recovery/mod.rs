@@ -52,6 +52,14 @@ impl LossRecovery {
         }
     }
 
+    /// What was about to be sent again arrived after all, up to `una`, the next to be sent again:
+    /// what comes until then was sent before, and shows no other loss.
+    pub fn on_late_arrival(&mut self, una: Psn) {
+        match self {
+            Self::GoBackN(r) => r.on_late_arrival(una),
+        }
+    }
+
     /// The oldest unacknowledged PSN has arrived, though the peer could not take it.
     pub fn on_arrival(&mut self) {
         match self {

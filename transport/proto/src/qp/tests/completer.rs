@@ -76,6 +76,37 @@ fn a_gap_in_read_responses_asks_for_the_rest_once() {
     t.expect_silence();
 }
 
+/// What the peer sent before it was asked again comes behind the response that others overtook.
+/// It is no second loss.
+#[test]
+fn case_130_one_late_response_is_one_loss() {
+    let mut t = Bench::new();
+    let len = MTU as u32 + 8;
+    t.send(1, read(0x3000), len);
+    t.send(2, read(0x5000), len);
+    assert_eq!(t.tx().len(), 2);
+    // The second response of the first READ overtakes the first one.
+    t.rx(response(O::RcReadResponseLast, 0x101, 8));
+    t.rx(response(O::RcReadResponseFirst, 0x100, MTU));
+    t.expect(&[
+        "RDMA READ Request 101 A va=3400 rkey=77 len=8",
+        "RDMA READ Request 102 A va=5000 rkey=77 len=1032",
+    ]);
+    t.send(3, read(0x7000), len);
+    t.expect(&["RDMA READ Request 104 A va=7000 rkey=77 len=1032"]);
+    // The answer to the second READ as it was asked for first, then what was asked for again.
+    t.rx(response(O::RcReadResponseFirst, 0x102, MTU));
+    t.rx(response(O::RcReadResponseLast, 0x103, 8));
+    t.rx(response(O::RcReadResponseOnly, 0x101, 8));
+    t.rx(response(O::RcReadResponseFirst, 0x102, MTU));
+    t.rx(response(O::RcReadResponseLast, 0x103, 8));
+    assert_eq!(t.sent(), [(1, Success), (2, Success)]);
+    t.expect_silence();
+    // The first response of the third is really missing.
+    t.rx(response(O::RcReadResponseLast, 0x105, 8));
+    t.expect(&["RDMA READ Request 104 A va=7000 rkey=77 len=1032"]);
+}
+
 #[test]
 fn case_53_ghosts_are_dropped() {
     let mut t = Bench::new();
