@@ -10,6 +10,9 @@
 //   - the destination address is in `addresses`;
 //   - `sockets` holds a socket for the queue the frame arrived on.
 //
+// The first fragment of a RoCEv2 datagram to one of our addresses goes to the kernel too, but is
+// counted: whoever misses his packets has to see why. Those behind it have no port to be known by.
+//
 // "xdp.frags": the program never looks past the first buffer, and without the suffix drivers
 // refuse it on links whose MTU does not fit a page.
 
@@ -23,6 +26,9 @@
 #define ROCE_V2_PORT 4791
 // Reserved bit, DF, MF and offset: all but the first two must be zero.
 #define IPV4_FRAGMENT 0x3fff
+#define IPV4_OFFSET 0x1fff
+// The upper 13 bits; below are two reserved ones and "more fragments".
+#define IPV6_OFFSET 0xfff8
 #define IPV4_HEADER_WORDS 5
 
 // Limits; roce.rs names the same numbers.
@@ -38,6 +44,7 @@ enum counter {
 	COUNT_PASSED,
 	COUNT_REDIRECTED,
 	COUNT_NO_SOCKET,
+	COUNT_FRAGMENTS,
 	COUNTERS,
 };
 
@@ -72,45 +79,77 @@ static __always_inline void count(__u32 which)
 		*n += 1;
 }
 
-static __always_inline struct udphdr *ipv4(struct iphdr *ip, void *end, struct gid *dst)
+// RFC 8200 section 4.5; no header of the kernel has it.
+struct ipv6_fragment {
+	__u8 nexthdr;
+	__u8 reserved;
+	__be16 frag_off;
+	__be32 id;
+};
+
+// What a frame is to us.
+enum kind {
+	FOREIGN,
+	OURS,
+	OUR_FRAGMENT,
+};
+
+// Both return the UDP header, NULL if there is none, and whether it is that of a fragment.
+
+static __always_inline struct udphdr *ipv4(struct iphdr *ip, void *end, struct gid *dst,
+					   int *fragment)
 {
 	if (!FITS(ip, end) || ip->version != 4 || ip->ihl != IPV4_HEADER_WORDS)
 		return NULL;
-	if (ip->protocol != IPPROTO_UDP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
+	if (ip->protocol != IPPROTO_UDP || (ip->frag_off & bpf_htons(IPV4_OFFSET)))
 		return NULL;
+	*fragment = (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) != 0;
 	dst->word[2] = bpf_htonl(0xffff);
 	dst->word[3] = ip->daddr;
 	return (struct udphdr *)(ip + 1);
 }
 
-static __always_inline struct udphdr *ipv6(struct ipv6hdr *ip, void *end, struct gid *dst)
+static __always_inline struct udphdr *ipv6(struct ipv6hdr *ip, void *end, struct gid *dst,
+					   int *fragment)
 {
-	if (!FITS(ip, end) || ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
+	struct ipv6_fragment *part = (void *)(ip + 1);
+
+	if (!FITS(ip, end) || ip->version != 6)
 		return NULL;
 	dst->word[0] = ip->daddr.in6_u.u6_addr32[0];
 	dst->word[1] = ip->daddr.in6_u.u6_addr32[1];
 	dst->word[2] = ip->daddr.in6_u.u6_addr32[2];
 	dst->word[3] = ip->daddr.in6_u.u6_addr32[3];
-	return (struct udphdr *)(ip + 1);
+	if (ip->nexthdr == IPPROTO_UDP)
+		return (struct udphdr *)(ip + 1);
+	if (ip->nexthdr != IPPROTO_FRAGMENT || !FITS(part, end))
+		return NULL;
+	if (part->nexthdr != IPPROTO_UDP || (part->frag_off & bpf_htons(IPV6_OFFSET)))
+		return NULL;
+	*fragment = 1;
+	return (struct udphdr *)(part + 1);
 }
 
 // Whether the frame is RoCEv2 to one of our addresses.
-static __always_inline int is_ours(void *data, void *end)
+static __always_inline enum kind kind_of(void *data, void *end)
 {
 	__be16 proto = 0;
 	void *l3 = network_header(data, end, &proto);
 	struct gid dst = {};
 	struct udphdr *udp = NULL;
+	int fragment = 0;
 
 	if (!l3)
-		return 0;
+		return FOREIGN;
 	if (proto == bpf_htons(ETH_P_IP))
-		udp = ipv4(l3, end, &dst);
+		udp = ipv4(l3, end, &dst, &fragment);
 	else if (proto == bpf_htons(ETH_P_IPV6))
-		udp = ipv6(l3, end, &dst);
+		udp = ipv6(l3, end, &dst, &fragment);
 	if (!udp || !FITS(udp, end) || udp->dest != bpf_htons(ROCE_V2_PORT))
-		return 0;
-	return bpf_map_lookup_elem(&addresses, &dst) != NULL;
+		return FOREIGN;
+	if (!bpf_map_lookup_elem(&addresses, &dst))
+		return FOREIGN;
+	return fragment ? OUR_FRAGMENT : OURS;
 }
 
 SEC("xdp.frags")
@@ -120,7 +159,13 @@ int xroce_steer(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	int action;
 
-	if (!is_ours(data, end)) {
+	switch (kind_of(data, end)) {
+	case OURS:
+		break;
+	case OUR_FRAGMENT:
+		count(COUNT_FRAGMENTS);
+		return XDP_PASS;
+	default:
 		count(COUNT_PASSED);
 		return XDP_PASS;
 	}

@@ -49,6 +49,8 @@ macro_rules! port_table {
                 tx_dropped: 0,
                 tx_full: 0,
                 syscalls: 0,
+                rx_fragmented: 0,
+                rx_other_queue: 0,
             };
             &[$(CounterInfo {
                 name: stringify!($field),
@@ -71,4 +73,6 @@ port_table! {
     tx_dropped: packets "Frames that could not be sent: the kernel refused them.",
     tx_full: events "Times there was no free frame to send.",
     syscalls: calls "System calls for receiving, sending and waiting.",
+    rx_fragmented: packets "RoCE datagrams that came in IP fragments: AF_XDP leaves them to the kernel.",
+    rx_other_queue: packets "RoCE frames on a queue without a port: AF_XDP leaves them to the kernel.",
 }

@@ -72,6 +72,14 @@ pub struct PortStats {
     pub tx_full: u64,
     /// System calls made by `rx_burst`, `tx_flush` and `wait`.
     pub syscalls: u64,
+    /// RoCE datagrams to this host that came in IP fragments. AF_XDP leaves them to the kernel, so
+    /// that the port never has them; counted for all ports of the interface together. The UDP
+    /// backend gets them reassembled and cannot count them here: over IPv6 they are packets like
+    /// any other, over IPv4 they fail the ICRC check, which covers the DF bit that they lack.
+    pub rx_fragmented: u64,
+    /// RoCE frames to this host on a queue of the interface that has no port: AF_XDP leaves them
+    /// to the kernel; counted for all ports of the interface together.
+    pub rx_other_queue: u64,
 }
 
 /// A way for frames to come and go.

@@ -387,6 +387,96 @@ fn damaged_frames_are_left_to_the_kernel() {
     );
 }
 
+/// A frame over IPv6 as a fragment; `offset` is that field of its header, with the bits below.
+fn ipv6_fragment(frame: &[u8], offset: u16) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let [high, low] = offset.to_be_bytes();
+    frame[20] = 44;
+    let len = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+    frame[18..20].copy_from_slice(&len.to_be_bytes());
+    frame.splice(54..54, [17, 0, high, low, 1, 2, 3, 4]);
+    frame
+}
+
+#[test]
+fn netns_case_126_roce_in_fragments_is_counted_and_left_to_the_kernel() {
+    let Some(mut setup) = Setup::new(MTU, |_| {}) else {
+        return;
+    };
+    let mut fragmented = 0;
+    for tagged in [false, true] {
+        for v6 in [false, true] {
+            let path = setup.path(v6);
+            let good = numbered(&path, 200, 0);
+            let patched = |edits: &[(usize, u8)]| {
+                let mut frame = good.clone();
+                for &(at, byte) in edits {
+                    frame[at] = byte;
+                }
+                frame
+            };
+            let (whole, others) = if v6 {
+                let first = ipv6_fragment(&good, 1);
+                let (mut dns, mut to_another, mut tcp) =
+                    (first.clone(), first.clone(), first.clone());
+                (dns[65], to_another[53], tcp[54]) = (53, 99, 6);
+                // The last fragment of a datagram looks like this too, without a port.
+                let rest = ipv6_fragment(&good, 8 << 3);
+                let cut = first[..60].to_vec();
+                (first, vec![dns, to_another, tcp, rest, cut])
+            } else {
+                let rest = patched(&[(20, 0x20), (21, 8)]);
+                let last = patched(&[(21, 8)]);
+                let dns = patched(&[(20, 0x20), (37, 53)]);
+                let to_another = patched(&[(20, 0x20), (33, 99)]);
+                let tcp = patched(&[(20, 0x20), (23, 6)]);
+                let cut = patched(&[(20, 0x20)])[..40].to_vec();
+                (
+                    patched(&[(20, 0x20)]),
+                    vec![rest, last, dns, to_another, tcp, cut],
+                )
+            };
+            let tag = |frame: &[u8]| {
+                let mut frame = frame.to_vec();
+                if tagged {
+                    frame.splice(12..12, [0x81, 0, 0, 100]);
+                }
+                frame
+            };
+            for _ in 0..3 {
+                send(&mut setup.a, &path, &tag(&whole));
+                fragmented += 1;
+            }
+            for frame in &others {
+                send(&mut setup.a, &path, &tag(frame));
+            }
+            setup.a.tx_flush().unwrap();
+            assert!(receive(&mut setup.b, 1).is_empty());
+            let seen = setup.b.program_counters().unwrap();
+            assert_eq!((seen.redirected, seen.fragments), (0, fragmented));
+            assert_eq!(setup.b.stats().rx_fragmented, fragmented);
+        }
+    }
+    assert_eq!(setup.b.stats().rx_other_queue, 0);
+}
+
+#[test]
+fn netns_case_126_datagrams_that_the_kernel_fragments_are_counted() {
+    let Some(mut setup) = Setup::new(1500, |_| {}) else {
+        return;
+    };
+    for v6 in [false, true] {
+        let outbox = setup.net.a.run(|| UdpSocket::bind((setup.net.a.ip(v6), 0)));
+        let to = (setup.net.b.ip(v6), 4791);
+        for len in [100, 4000, 1400] {
+            outbox.as_ref().unwrap().send_to(&vec![7; len], to).unwrap();
+        }
+        assert_eq!(receive(&mut setup.b, 2).len(), 2);
+    }
+    let stats = setup.b.stats();
+    assert_eq!((stats.rx_fragmented, stats.rx_frames), (2, 4));
+}
+
 #[test]
 fn two_queues_share_one_program() {
     let Some(net) = NetnsPair::or_skip(MTU, 2) else {
@@ -419,6 +509,7 @@ fn two_queues_share_one_program() {
     a0.tx_flush().unwrap();
     let seen = b1.program_counters().unwrap();
     assert_eq!((seen.redirected, seen.no_socket), (17, 1));
+    assert_eq!(b1.stats().rx_other_queue, 1);
     // The queue can be taken again, in the same mode only.
     let other = open(&net.b, |c| c.mode = Mode::Generic);
     assert!(

@@ -57,6 +57,8 @@ pub struct XdpPort {
     caps: Caps,
     /// What the rings cannot tell.
     stats: PortStats,
+    /// What the program had seen when the port was opened.
+    before: Counters,
     /// The kernel did not take all of the transmit ring last time.
     stuck: bool,
     idle: u32,
@@ -90,6 +92,7 @@ impl XdpPort {
         let zero_copy =
             xdp_options(fd).is_ok_and(|o| o.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         let claim = Claim::new(&interface, config.mode, config.queue, &addresses, fd)?;
+        let before = claim.counters().unwrap_or_default();
         let mtu = (interface.mtu as usize).min(max_frame - L2_HEADER);
         let name = format!(
             "AF_XDP {} queue {} ({}, {})",
@@ -117,6 +120,7 @@ impl XdpPort {
                 name,
             },
             stats: PortStats::default(),
+            before,
             stuck: false,
             idle: 0,
         })
@@ -446,7 +450,10 @@ impl Datapath for XdpPort {
 
     fn stats(&mut self) -> PortStats {
         let (rx_dropped, tx_invalid) = self.rx.kernel_drops();
+        let seen = self.claim.counters().unwrap_or(self.before);
         PortStats {
+            rx_fragmented: seen.fragments.wrapping_sub(self.before.fragments),
+            rx_other_queue: seen.no_socket.wrapping_sub(self.before.no_socket),
             rx_dropped: rx_dropped + self.assembly.dropped,
             tx_dropped: self.stats.tx_dropped + tx_invalid,
             ..self.stats
