@@ -1,5 +1,7 @@
 //! Limits and defaults of the core: name, unit, source.
 
+use xroce_wire::newtypes::PathMtu;
+
 use crate::time::Duration;
 
 /// Longest message, bytes (RETH.dmalen, `WIRE.md` §1).
@@ -7,6 +9,10 @@ pub const MESSAGE_LEN_MAX: u32 = 1 << 31;
 
 /// Most PSNs that may be outstanding: half the serial space less one (`RC.md` §1).
 pub const OUTSTANDING_PSNS_MAX: u32 = (1 << 23) - 1;
+
+/// Longest message that every queue pair sends, bytes: what devices report. At a path MTU of 256
+/// the PSNs end before [`MESSAGE_LEN_MAX`]; larger ones reach it.
+pub const MESSAGE_LEN_ANY_MTU: u32 = OUTSTANDING_PSNS_MAX << PathMtu::Mtu256.shift();
 
 /// Request packets in flight per QP unless configured: enough for 1 MB of path MTU 4096, and what
 /// the socket buffers of the UDP backend take. rxe uses 128.

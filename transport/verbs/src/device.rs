@@ -158,7 +158,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// Memory regions and windows together.
     pub max_mr: u32,
-    /// Bytes of a message, and of one SGE.
+    /// Bytes of a message, and of one SGE, that every queue pair takes. Queue pairs with a path MTU
+    /// above 256 take 2^31.
     pub max_msg: u32,
     /// READs, atomics and FLUSHes of a queue pair at once, in each direction.
     pub max_rd_atomic: u8,
@@ -189,7 +190,7 @@ impl DeviceAttr {
             max_handles: least(limits::HANDLES_MAX, |g| g.cqs.min(g.ahs).min(g.srqs)),
             max_cqe: least(limits::CQ_DEPTH_MAX, |g| g.cq_depth),
             max_mr: least(limits::REGIONS_MAX, |g| g.mrs),
-            max_msg: params::MESSAGE_LEN_MAX,
+            max_msg: params::MESSAGE_LEN_ANY_MTU,
             max_rd_atomic: params::RD_ATOMIC_MAX,
             max_srq_wr: least(params::QUEUE_DEPTH_MAX, |g| g.queue_depth),
             max_mcast_grp: limits::GROUPS_MAX,
@@ -233,7 +234,7 @@ pub struct PortAttr {
     pub max_mtu: PathMtu,
     /// Entries of the GID table, counting holes.
     pub gid_tbl_len: u32,
-    /// Longest message, bytes.
+    /// Longest message that every queue pair takes, bytes; as [`DeviceAttr::max_msg`].
     pub max_msg_sz: u32,
 }
 
@@ -255,7 +256,7 @@ impl PortAttr {
             active_mtu: fixed.path_mtu,
             max_mtu: PathMtu::Mtu4096,
             gid_tbl_len: backend.gids().last().map_or(0, |(index, _)| index + 1),
-            max_msg_sz: params::MESSAGE_LEN_MAX,
+            max_msg_sz: params::MESSAGE_LEN_ANY_MTU,
         }
     }
 }

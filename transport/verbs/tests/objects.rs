@@ -426,6 +426,15 @@ fn completion_queues_notify_resize_and_overrun() {
 }
 
 #[test]
+fn case_128_a_device_reports_messages_that_every_queue_pair_takes() {
+    let world = World::new();
+    let context = &world.hosts[0].context;
+    let longest = (1 << 31) - 256;
+    assert_eq!(context.query_device().max_msg, longest);
+    assert_eq!(context.query_port().max_msg_sz, longest);
+}
+
+#[test]
 fn device_and_port_tell_their_limits() {
     let world = World::new();
     let context = &world.hosts[0].context;

@@ -13,6 +13,7 @@ mod adaptive;
 mod atomic;
 mod bind;
 mod completer;
+mod message_len;
 mod modify;
 mod replay_model;
 mod requester;
