@@ -54,7 +54,7 @@ fn sizes_are_as_pinned() {
         .map(|(name, size)| format!("{name:<15} {size:>4}\n"))
         .collect();
     insta::assert_snapshot!(lines, @r"
-    Qp               952
+    Qp               960
     HeaderTemplate   108
     Counters         512
     AddressVector     56

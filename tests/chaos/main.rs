@@ -162,7 +162,7 @@ fn random_objects_come_and_go() {
 #[test]
 fn paced_queue_pairs_on_a_network_that_loses_nothing() {
     let run = |seed, verbose| run::run(seed, quiet::paced, verbose);
-    for_few_seeds("paced", 60, |t| t.messages, run);
+    for_few_seeds("paced", 100, |t| t.messages, run);
 }
 
 #[test]
@@ -180,32 +180,32 @@ fn everything_comes_twice_and_late() {
 #[test]
 fn attributes_are_modified_while_the_work_goes_on() {
     let run = |seed, verbose| run::run(seed, quiet::modified, verbose);
-    for_few_seeds("modified", 60, |t| t.modifies, run);
+    for_few_seeds("modified", 100, |t| t.modifies, run);
 }
 
 #[test]
 fn loss_in_step_is_no_worse_than_loss_by_chance() {
-    for_few_seeds("step", 12, |t| t.retransmits, step::run);
+    for_few_seeds("step", 20, |t| t.retransmits, step::run);
 }
 
 #[test]
 fn the_receiver_closes_at_the_earliest_moment() {
-    for_few_seeds("closing", 100, |t| t.messages, closing::run);
+    for_few_seeds("closing", 200, |t| t.messages, closing::run);
 }
 
 #[test]
 fn keys_are_taken_back_at_random() {
-    for_few_seeds("keys", 40, |t| t.duplicates, keys::run);
+    for_few_seeds("keys", 100, |t| t.duplicates, keys::run);
 }
 
 #[test]
 fn reads_atomics_and_flushes_fill_what_the_peer_accepts() {
-    for_few_seeds("resources", 60, |t| t.messages, resources::run);
+    for_few_seeds("resources", 100, |t| t.messages, resources::run);
 }
 
 #[test]
 fn the_two_ends_disagree_about_recovery() {
-    for_few_seeds("disagreement", 60, |t| t.frames, disagree::run);
+    for_few_seeds("disagreement", 100, |t| t.frames, disagree::run);
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn always_ready(pair: &mut PairConfig, ops: usize) {
 pub(crate) fn is_patient(pair: &PairConfig, rate: Rate) -> bool {
     let waits = match pair.reliability {
         Reliability::Selective(params) => params.rto_low.as_nanos(),
+        Reliability::Adaptive(params) => params.floor.as_nanos(),
         _ => 4096 << pair.timeout,
     };
     let bits = (pair.mtu.bytes() as u64 + 128) * 8;

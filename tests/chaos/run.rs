@@ -28,6 +28,9 @@ const MEMORY: usize = (96 << 10) + 12 * (161 << 10);
 /// Virtual time in which everything must be done once the network is calm, ns.
 const LIVENESS_NS: u64 = 400_000_000;
 
+/// Longest time between two looks at the work, ns.
+const LOOK_NS: u64 = 50_000_000;
+
 /// Says everything about a run that fails.
 pub(crate) struct Black<C: Debug> {
     pub(crate) seed: u64,
@@ -257,7 +260,8 @@ impl Run {
                     self.world.net.set_impairment(wire, imp);
                 }
             }
-            let mut wake = (!calm).then_some(calm_after);
+            // LOCAL_INV may complete with nothing on any wire, and is then found by looking.
+            let mut wake = (!calm).then_some(calm_after.min(now + LOOK_NS));
             wake = wake.into_iter().chain(self.drain(calm)).min();
             let config = &self.black.config;
             let at = self

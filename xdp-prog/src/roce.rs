@@ -27,6 +27,24 @@ pub struct Counters {
     pub fragments: u64,
 }
 
+impl Counters {
+    /// From the map, of which `each` gives the value under a key.
+    ///
+    /// # Errors
+    /// The first of `each`.
+    pub fn read<E>(
+        mut each: impl FnMut(u32) -> std::result::Result<u64, E>,
+    ) -> std::result::Result<Self, E> {
+        // The order of `enum counter`.
+        Ok(Self {
+            passed: each(0)?,
+            redirected: each(1)?,
+            no_socket: each(2)?,
+            fragments: each(3)?,
+        })
+    }
+}
+
 /// The loaded program and its maps.
 #[derive(Debug)]
 pub struct RoceProgram {
@@ -97,28 +115,10 @@ impl RoceProgram {
         self.addresses.delete(&gid)
     }
 
-    /// What the program has seen so far.
-    ///
-    /// # Errors
-    /// The kernel refuses to read the map.
-    pub fn counters(&self) -> Result<Counters> {
-        let sum = |which: u32| -> Result<u64> {
-            let per_cpu = self
-                .counters
-                .lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY)?
-                .unwrap_or_default();
-            Ok(per_cpu
-                .iter()
-                .filter_map(|v| v.as_slice().try_into().ok())
-                .map(u64::from_ne_bytes)
-                .fold(0, u64::wrapping_add))
-        };
-        // The order of `enum counter`.
-        Ok(Counters {
-            passed: sum(0)?,
-            redirected: sum(1)?,
-            no_socket: sum(2)?,
-            fragments: sum(3)?,
-        })
+    /// The map of what the program has seen: [`Counters::read`] knows what is where. A per-CPU
+    /// array with keys of four bytes and values of eight.
+    #[must_use]
+    pub fn counters_map(&self) -> BorrowedFd<'_> {
+        self.counters.as_fd()
     }
 }

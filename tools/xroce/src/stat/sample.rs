@@ -287,7 +287,7 @@ pub(crate) mod tests {
             "stats": {
                 "rx_frames": 1000 * n, "rx_bytes": 4_000_000 * n, "tx_frames": 2000 * n,
                 "tx_bytes": 8_000_000 * n, "rx_dropped": 0, "tx_dropped": 0, "tx_full": 0,
-                "syscalls": n,
+                "syscalls": n, "rx_fragmented": 0, "rx_other_queue": 0,
             },
             "polls": 100 * n, "busy_polls": 25 * n, "asleep_ns": 500_000_000 * n,
             "alive_ns": 1_000_000_000 * n, "cpu_ns": 400_000_000 * n,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use xroce_wire::newtypes::Gid;
 use xroce_xdp_prog::{Counters, RoceProgram};
 
-use super::link::{ProgramLink, bpf_error, mode_name, quiet_libbpf};
+use super::link::{CounterReader, ProgramLink, bpf_error, mode_name, quiet_libbpf};
 use super::{Mode, XdpError};
 use crate::neigh::Interface;
 
@@ -29,6 +29,7 @@ struct Attachment {
     program: RoceProgram,
     /// Addresses claimed, and by how many ports.
     addresses: Mutex<BTreeMap<[u8; 16], u32>>,
+    counters: Mutex<CounterReader>,
 }
 
 /// An interface: network namespace (device and inode number of its file) and index.
@@ -80,7 +81,7 @@ impl Claim {
 
     /// What the program has seen on this interface, all queues together.
     pub(super) fn counters(&self) -> io::Result<Counters> {
-        self.attachment.program.counters().map_err(io::Error::other)
+        lock(&self.attachment.counters).read(&self.attachment.program)
     }
 
     /// Claims the frames to one more address.
@@ -171,6 +172,7 @@ impl Attachment {
             program,
             link,
             addresses,
+            counters: Mutex::new(CounterReader::new()?),
         });
         attached.push(Arc::downgrade(&new));
         Ok(new)

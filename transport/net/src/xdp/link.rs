@@ -5,18 +5,19 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::{
     BPF_XDP, XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE, bpf_link_create, bpf_link_create_opts,
-    bpf_link_detach,
+    bpf_link_detach, bpf_map_lookup_elem,
 };
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo, ProgInfoIter};
-use libbpf_rs::{ErrorKind, PrintLevel, Xdp, XdpFlags, set_print};
+use libbpf_rs::{ErrorKind, PrintLevel, Xdp, XdpFlags, num_possible_cpus, set_print};
 use rustix::io::Errno;
-use xroce_xdp_prog::PROGRAM_NAMES;
+use xroce_xdp_prog::{Counters, PROGRAM_NAMES, RoceProgram};
 
 use super::{Mode, XdpError};
 use crate::neigh::Interface;
@@ -125,6 +126,37 @@ fn attach_once(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> Result<O
     }
     // SAFETY: a new descriptor that nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reads the counters of a program. That of libbpf-rs allocates, and a port is asked for its
+/// counters between packets.
+#[derive(Debug)]
+pub(super) struct CounterReader {
+    /// A place for the value of each CPU there may be.
+    of_cpu: Box<[u64]>,
+}
+
+impl CounterReader {
+    pub(super) fn new() -> Result<Self, XdpError> {
+        let cpus = num_possible_cpus().map_err(|e| bpf_error("counting the CPUs", &e))?;
+        let of_cpu = vec![0; cpus].into();
+        Ok(Self { of_cpu })
+    }
+
+    pub(super) fn read(&mut self, program: &RoceProgram) -> io::Result<Counters> {
+        let map = program.counters_map().as_raw_fd();
+        Counters::read(|key: u32| {
+            let (key, values) = (ptr::from_ref(&key), self.of_cpu.as_mut_ptr());
+            // SAFETY: the map is open and a per-CPU array: the kernel reads four bytes at `key`
+            // and writes eight for each possible CPU, which is what `of_cpu` has; both outlive
+            // the call.
+            let failed = unsafe { bpf_map_lookup_elem(map, key.cast(), values.cast()) };
+            if failed != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(self.of_cpu.iter().copied().fold(0, u64::wrapping_add))
+        })
+    }
 }
 
 fn attach_error(

@@ -141,7 +141,7 @@ impl Qp {
         // The peer is alive: neither its wait nor answers lost before count against retry_cnt
         // (R13).
         self.tx.retries_left = self.cold.retry_cnt;
-        self.recovery.on_arrival();
+        self.cold.recovery.on_arrival();
         self.end_of_silence();
         self.cold.cause = Cause::Rnr;
         self.go_back(psn);
@@ -154,7 +154,7 @@ impl Qp {
         cold.timeouts_in_row = 0;
         cold.repairing = false;
         cold.next_wait = cold.ack_wait;
-        if self.recovery.is_limited() {
+        if self.tx.is_burst_limited() {
             self.expect_repair();
         }
     }
@@ -211,7 +211,8 @@ impl Qp {
         self.tx.retries_left = self.cold.retry_cnt;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
         let window = self.cc.window_psns();
-        self.recovery.on_progress(self.tx.una_psn, window);
+        self.cold.recovery.on_progress(self.tx.una_psn, window);
+        self.tx.burst_shift = self.cold.recovery.burst_shift();
         self.end_of_silence();
         if self.tx.is_demanding() && self.tx.rnr_until == Instant::NEVER {
             self.tx.demand_since = cx.now;

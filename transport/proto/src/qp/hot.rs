@@ -6,6 +6,7 @@ use xroce_wire::syndrome::{NakCode, RnrTimer};
 
 use super::{QpState, QpType};
 use crate::memory::Grant;
+use crate::recovery::NO_BURST_LIMIT;
 use crate::time::Instant;
 
 /// Requester and completer: one line.
@@ -46,6 +47,10 @@ pub(super) struct TxHot {
     pub(super) qp_type: QpType,
     /// The next packet leaves whatever the window, to ask for an ACK.
     pub(super) solicit: bool,
+    /// Packets that may be in flight, at most, as a power of two: [`LossRecovery::burst_shift`].
+    ///
+    /// [`LossRecovery::burst_shift`]: crate::recovery::LossRecovery::burst_shift
+    pub(super) burst_shift: u8,
 }
 
 const _: () = assert!(size_of::<TxHot>() == 64);
@@ -73,6 +78,7 @@ impl TxHot {
             poisoned: false,
             qp_type,
             solicit: false,
+            burst_shift: NO_BURST_LIMIT,
         }
     }
 
@@ -86,6 +92,12 @@ impl TxHot {
     #[inline]
     pub(super) fn is_demanding(&self) -> bool {
         self.is_outstanding() && !self.asked_psn.is_before(self.una_psn)
+    }
+
+    /// Whether less may be in flight than the window, because losses come in step.
+    #[inline]
+    pub(super) const fn is_burst_limited(&self) -> bool {
+        self.burst_shift != NO_BURST_LIMIT
     }
 
     /// Nothing that was sent so far counts as asking for an answer: it is sent again, or comes too

@@ -145,6 +145,7 @@ struct Cold {
     next_wait: Duration,
     /// What is awaited is the answer to what a NAK asked for.
     repairing: bool,
+    recovery: LossRecovery,
     /// When the wait began that the timeouts in a row are part of.
     quiet_since: Instant,
     /// Timeouts since the peer was last heard of; what is waited next follows from it.
@@ -209,7 +210,6 @@ pub struct Qp {
     template: Option<HeaderTemplate>,
     pacer: Pacer,
     cc: CongestionControl,
-    recovery: LossRecovery,
     sq: SendQueue,
     rq: RecvQueue,
     replay: Replay,
@@ -241,7 +241,6 @@ impl Qp {
             template: None,
             pacer: notice::pacer(lower),
             cc: CongestionControl::Fixed(Fixed::default()),
-            recovery: LossRecovery::default(),
             sq: SendQueue::new(&init),
             rq: RecvQueue::for_qp(&init),
             replay: Replay::default(),
@@ -268,6 +267,7 @@ impl Qp {
                 ack_wait: Duration::MAX,
                 next_wait: Duration::MAX,
                 repairing: false,
+                recovery: LossRecovery::default(),
                 quiet_since: Instant::default(),
                 timeouts_in_row: 0,
                 retry_cnt: 0,
@@ -480,7 +480,7 @@ impl Qp {
         self.pacer = notice::pacer(self.cold.lower);
         self.cc = CongestionControl::Fixed(Fixed::default());
         self.rate_limit = Rate::UNLIMITED;
-        self.recovery = LossRecovery::default();
+        self.cold.recovery = LossRecovery::default();
         self.replay = Replay::default();
         self.sq.clear();
         self.rq.clear();

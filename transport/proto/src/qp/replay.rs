@@ -328,9 +328,12 @@ impl Replay {
     /// again. `false` if it is not known: the duplicate must then be dropped. The address is looked
     /// at only where the answer tells what was there: rxe sends the other two again with address 0.
     pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
+        if operation == Operation::Flush {
+            return self.repeat_flush(psn, rkey);
+        }
         let slot = self.newest_with(psn);
         let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
-            return operation == Operation::Flush && self.repeat_flush(psn, rkey);
+            return false;
         };
         let (executed, there) = match job.answer {
             Answer::Atomic(executed, _) => (executed, job.va == va),

@@ -69,7 +69,7 @@ impl Qp {
     /// come in step with what is sent.
     #[inline(always)]
     pub(super) fn window_psns(&self) -> u32 {
-        self.cc.window_psns().min(self.recovery.burst())
+        self.cc.window_psns().min(1 << self.tx.burst_shift)
     }
 
     /// Whether the next unstarted WQE may begin (R3, R4, SQD).
@@ -387,7 +387,7 @@ impl Qp {
             return true;
         }
         // The last packet of a small burst, which asks, may be the one that is lost each time.
-        if self.recovery.is_limited() || tx.solicit {
+        if tx.is_burst_limited() || tx.solicit {
             return true;
         }
         if !is_last {
@@ -614,13 +614,20 @@ impl Qp {
     fn repair_failed<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         self.counters.rare().early_timeouts += 1;
         let (una, window) = (self.tx.una_psn, self.cc.window_psns());
-        if let Some(psn) = self.recovery.on_loss(LossSignal::Timeout(una), window) {
+        if let Some(psn) = self.recover(LossSignal::Timeout(una), window) {
             self.cold.cause = Cause::Timeout;
             self.cc.on_congestion(cx.now, Congestion::SequenceNak);
             self.go_back(psn);
         }
         self.cold.repairing = false;
         self.cold.next_wait = self.wait_after(self.cold.timeouts_in_row);
+    }
+
+    /// Where to go back to after a loss, if it was not acted upon yet.
+    fn recover(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
+        let psn = self.cold.recovery.on_loss(signal, window);
+        self.tx.burst_shift = self.cold.recovery.burst_shift();
+        psn
     }
 
     /// Moves the send position back to `psn`: from there on everything asks anew.
@@ -642,7 +649,7 @@ impl Qp {
             return;
         }
         let window = self.cc.window_psns();
-        let Some(psn) = self.recovery.on_loss(signal, window) else {
+        let Some(psn) = self.recover(signal, window) else {
             return;
         };
         if !self.take_retry(cx.now, signal) {
@@ -671,7 +678,7 @@ impl Qp {
         self.cold.next_wait = self.wait_after(row);
         self.cold.repairing = false;
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
-        if !is_timeout || outstanding > self.recovery.burst() {
+        if !is_timeout || outstanding > 1 << self.tx.burst_shift {
             self.expect_repair();
         }
     }

@@ -13,8 +13,10 @@ use xroce_wire::newtypes::Psn;
 
 use super::LossSignal;
 
-/// [`GoBackN::shift`] without a limit: more than any window.
-const NO_LIMIT: u8 = 31;
+/// [`LossRecovery::burst_shift`] without a limit: more than any window.
+///
+/// [`LossRecovery::burst_shift`]: super::LossRecovery::burst_shift
+pub const NO_BURST_LIMIT: u8 = 31;
 /// [`GoBackN::shift`] after the first losses in step: eight packets, half of the shortest period
 /// that has to be coped with.
 const SMALL_BURST: u8 = 3;
@@ -23,7 +25,7 @@ const ALIKE_MAX: u8 = 4;
 /// Bursts that have to arrive without a loss before the burst doubles.
 const BURSTS: u32 = 3;
 
-/// State of go-back-N.
+/// State of go-back-N, from the first loss on.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
     /// The PSN it last went back to, or the one behind what arrived before that was sent again.
@@ -58,7 +60,7 @@ impl Default for GoBackN {
             lost_before: false,
             was_told: false,
             alike: 0,
-            shift: NO_LIMIT,
+            shift: NO_BURST_LIMIT,
             small: SMALL_BURST,
             for_once: false,
         }
@@ -102,7 +104,7 @@ impl GoBackN {
         if self.for_once {
             (self.for_once, self.shift, self.grown) = (false, self.small, una);
         }
-        if self.shift != NO_LIMIT {
+        if self.shift != NO_BURST_LIMIT {
             self.grow(una, window);
         }
     }
@@ -121,7 +123,7 @@ impl GoBackN {
             self.grown = una;
             self.shift += 1;
             if 1 << self.shift >= window {
-                (self.shift, self.small) = (NO_LIMIT, SMALL_BURST);
+                (self.shift, self.small) = (NO_BURST_LIMIT, SMALL_BURST);
             }
         }
     }
@@ -133,17 +135,24 @@ impl GoBackN {
             self.small = self.small.saturating_sub(1);
         }
         self.for_once = was_limited && nothing_came;
-        self.shift = if self.for_once { NO_LIMIT } else { self.small };
+        self.shift = if self.for_once {
+            NO_BURST_LIMIT
+        } else {
+            self.small
+        };
+    }
+
+    const fn is_limited(&self) -> bool {
+        self.shift != NO_BURST_LIMIT
     }
 
     #[inline]
-    pub(super) const fn is_limited(&self) -> bool {
-        self.shift != NO_LIMIT
+    pub(super) const fn burst_shift(&self) -> u8 {
+        self.shift
     }
 
     /// Packets that may be in flight, at most.
-    #[inline]
-    pub(super) const fn burst(&self) -> u32 {
+    const fn burst(&self) -> u32 {
         1 << self.shift
     }
 }

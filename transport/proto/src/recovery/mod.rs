@@ -8,11 +8,13 @@ mod ring_bits;
 mod scoreboard;
 mod send_order;
 
-pub use go_back_n::GoBackN;
+pub use go_back_n::{GoBackN, NO_BURST_LIMIT};
 pub use reliability::{AdaptiveParams, Reliability, SelectiveParams};
 pub(crate) use ring_bits::RingBits;
 pub(crate) use scoreboard::{LossRule, Scoreboard, State};
 pub(crate) use send_order::Order;
+
+use alloc::boxed::Box;
 
 use xroce_wire::newtypes::Psn;
 
@@ -31,8 +33,9 @@ pub enum LossSignal {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum LossRecovery {
-    /// Resend everything from the lost packet on: all that standard peers understand.
-    GoBackN(GoBackN),
+    /// Resend everything from the lost packet on: all that standard peers understand. Made at the
+    /// first loss: most queue pairs of many never have one.
+    GoBackN(Option<Box<GoBackN>>),
 }
 
 impl LossRecovery {
@@ -40,7 +43,7 @@ impl LossRecovery {
     /// packets that congestion control lets be in flight.
     pub fn on_loss(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
         match self {
-            Self::GoBackN(r) => r.on_loss(signal, window),
+            Self::GoBackN(r) => r.get_or_insert_default().on_loss(signal, window),
         }
     }
 
@@ -48,7 +51,8 @@ impl LossRecovery {
     #[inline]
     pub fn on_progress(&mut self, una: Psn, window: u32) {
         match self {
-            Self::GoBackN(r) => r.on_progress(una, window),
+            Self::GoBackN(Some(r)) => r.on_progress(una, window),
+            Self::GoBackN(None) => {}
         }
     }
 
@@ -63,31 +67,25 @@ impl LossRecovery {
     /// The oldest unacknowledged PSN has arrived, though the peer could not take it.
     pub fn on_arrival(&mut self) {
         match self {
-            Self::GoBackN(r) => r.on_arrival(),
+            Self::GoBackN(Some(r)) => r.on_arrival(),
+            Self::GoBackN(None) => {}
         }
     }
 
-    /// Packets that may be in flight, at most, while losses come in step with what is sent.
+    /// Packets that may be in flight, at most, while losses come in step with what is sent: the
+    /// logarithm to base 2; [`NO_BURST_LIMIT`] otherwise.
     #[inline]
     #[must_use]
-    pub const fn burst(&self) -> u32 {
+    pub fn burst_shift(&self) -> u8 {
         match self {
-            Self::GoBackN(r) => r.burst(),
-        }
-    }
-
-    /// Whether that is less than the window.
-    #[inline]
-    #[must_use]
-    pub const fn is_limited(&self) -> bool {
-        match self {
-            Self::GoBackN(r) => r.is_limited(),
+            Self::GoBackN(Some(r)) => r.burst_shift(),
+            Self::GoBackN(None) => NO_BURST_LIMIT,
         }
     }
 }
 
 impl Default for LossRecovery {
     fn default() -> Self {
-        Self::GoBackN(GoBackN::default())
+        Self::GoBackN(None)
     }
 }

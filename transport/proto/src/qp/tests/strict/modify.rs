@@ -318,7 +318,7 @@ impl Pair {
         }
         // To write all of it down takes long.
         let bad = attr.check(QpType::Rc, t.qp.state()).is_err();
-        let before = (bad && n % 4 == 0).then(|| format!("{:?}", t.qp));
+        let before = (bad && n.is_multiple_of(4)).then(|| format!("{:?}", t.qp));
         let refused = t.qp.modify(&attr, &mut t.log).is_err();
         assert_eq!(refused, bad);
         if let Some(before) = before {
@@ -382,7 +382,7 @@ fn script(modify: BoxedStrategy<Action>) -> impl Strategy<Value = Script> {
 }
 
 /// A whole conversation, with the modifies or without.
-fn talk(plan: &Plan, script: &Script, modify: bool) -> Vec<Seen> {
+fn talk(plan: &Plan, script: &[(u64, usize, Action)], modify: bool) -> Vec<Seen> {
     let mut pair = Pair::new(plan);
     for (pause, end, action) in script {
         pair.run(pair.now() + Duration::from_micros(*pause));
@@ -415,7 +415,7 @@ proptest! {
     ) {
         let (with, without) = (talk(&plan, &script, true), talk(&plan, &script, false));
         let differs = with.iter().zip(&without).position(|(a, b)| a != b);
-        let first = differs.unwrap_or(with.len().min(without.len()));
+        let first = differs.unwrap_or_else(|| with.len().min(without.len()));
         let (a, b) = (tell(with.get(first)), tell(without.get(first)));
         prop_assert!(with == without, "{} and not {}", a, b);
     }

@@ -263,7 +263,7 @@ impl Peer {
         let base = if psn.is_before(self.expected) {
             self.expected
         } else {
-            psn.sub(back as u32)
+            psn.sub(back.unsigned_abs())
         };
         let ahead = self.ahead.get_or_insert_default();
         let bit = |n: u32| u64::from(ahead.contains_key(&base.add(n).value())) << n;

@@ -261,7 +261,7 @@ impl Expected {
                 rkey,
                 len: 64,
                 placement: crate::wr::Placement::GLOBAL,
-                whole_region: n % 2 == 0,
+                whole_region: n.is_multiple_of(2),
             },
         }
     }

@@ -276,7 +276,7 @@ impl<'a> World<'a> {
     fn is_lost(&mut self) -> bool {
         match self.plan.lose {
             Lose::Nothing => false,
-            Lose::Step(n) => self.outcome.packets % n == 0,
+            Lose::Step(n) => self.outcome.packets.is_multiple_of(n),
             Lose::Random(n) => self.dice.once_in(n),
         }
     }
