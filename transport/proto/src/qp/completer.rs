@@ -225,7 +225,7 @@ impl Qp {
             // What was about to be sent again has arrived after all.
             self.seek(self.tx.una_psn);
             if self.tx.is_outstanding() {
-                self.recovery.on_late_arrival(self.tx.una_psn);
+                self.cold.recovery.on_late_arrival(self.tx.una_psn);
             }
         }
         self.cc.on_ack(&AckSample {

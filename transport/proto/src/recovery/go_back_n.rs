@@ -28,8 +28,10 @@ const BURSTS: u32 = 3;
 /// State of go-back-N, from the first loss on.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
-    /// The PSN it last went back to, or the one behind what arrived before that was sent again.
+    /// The PSN it last went back to.
     from: Psn,
+    /// The same, or the one behind what arrived before it was sent again.
+    again: Psn,
     /// The same or, if later, the PSN at which the burst last grew.
     grown: Psn,
     /// PSNs acknowledged between the last two losses.
@@ -54,6 +56,7 @@ impl Default for GoBackN {
     fn default() -> Self {
         Self {
             from: Psn::new(0),
+            again: Psn::new(0),
             grown: Psn::new(0),
             moved: 0,
             at_loss: false,
@@ -73,13 +76,13 @@ impl GoBackN {
             LossSignal::SequenceNak(psn) | LossSignal::ImpliedNak(psn) => (psn, false),
             LossSignal::Timeout(psn) => (psn, true),
         };
-        if !forced && self.at_loss && self.from == psn {
+        if !forced && self.at_loss && self.again == psn {
             return None;
         }
         if self.is_in_step(psn, window.min(self.burst())) {
             self.shrink(psn == self.from && !self.was_told);
         }
-        (self.from, self.grown) = (psn, psn);
+        (self.from, self.again, self.grown) = (psn, psn, psn);
         (self.at_loss, self.lost_before, self.was_told) = (true, true, !forced);
         Some(psn)
     }
@@ -110,7 +113,7 @@ impl GoBackN {
     }
 
     pub(super) fn on_late_arrival(&mut self, una: Psn) {
-        (self.from, self.at_loss) = (una, true);
+        (self.again, self.at_loss) = (una, true);
     }
 
     pub(super) fn on_arrival(&mut self) {

@@ -60,7 +60,8 @@ impl LossRecovery {
     /// what comes until then was sent before, and shows no other loss.
     pub fn on_late_arrival(&mut self, una: Psn) {
         match self {
-            Self::GoBackN(r) => r.on_late_arrival(una),
+            Self::GoBackN(Some(r)) => r.on_late_arrival(una),
+            Self::GoBackN(None) => {}
         }
     }
 
