@@ -230,16 +230,21 @@ fn run_all(cli: &Cli, scenarios: &[scenario::Scenario], dir: &Path) -> Result<Re
 fn conclude(report: &Report, took: Duration, dir: &Path) {
     println!("{}", report.table());
     println!(
-        "{} scenarios, {} failed; {} RoCE packets checked by tshark and by an independent ICRC; \
-         {} s; {}",
+        "{} scenarios, {} failed, {} attempts repeated for a fault of the peer; {} RoCE packets \
+         checked by tshark and by an independent ICRC; {} s; {}",
         report.rows.len(),
         report.failures().count(),
+        report.peer_faults().count(),
         report.packets_checked,
         took.as_secs(),
         dir.join("report.md").display()
     );
     for (row, note) in report.notes() {
         println!("{}: {note}", row.kernel);
+    }
+    for (row, fault) in report.peer_faults() {
+        let (scenario, direction, kernel) = (&row.scenario, row.direction, &row.kernel);
+        println!("peer fault: {scenario}, {direction}, {kernel}: {fault}");
     }
     for row in report.failures() {
         let why = row.error.as_deref().unwrap_or("no reason given");

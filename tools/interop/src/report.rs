@@ -34,6 +34,8 @@ pub(crate) struct Row {
     pub figure: String,
     /// What else there is to say.
     pub notes: Vec<String>,
+    /// Attempts in which the peer failed by a fault of its own; a later one passed.
+    pub peer_faults: Vec<String>,
     /// RoCE packets in the capture.
     pub packets: u64,
     /// Seconds it took.
@@ -47,6 +49,10 @@ pub(crate) struct Row {
 impl Row {
     fn notes(&self) -> impl Iterator<Item = &str> {
         self.notes.iter().map(String::as_str)
+    }
+
+    fn peer_faults(&self) -> impl Iterator<Item = &str> {
+        self.peer_faults.iter().map(String::as_str)
     }
 }
 
@@ -71,6 +77,12 @@ impl Report {
     pub(crate) fn notes(&self) -> impl Iterator<Item = (&Row, &str)> {
         let notes = |row| Row::notes(row).map(move |note| (row, note));
         self.rows.iter().flat_map(notes)
+    }
+
+    /// Attempts in which the peer failed by a fault of its own.
+    pub(crate) fn peer_faults(&self) -> impl Iterator<Item = (&Row, &str)> {
+        let of = |row| Row::peer_faults(row).map(move |fault| (row, fault));
+        self.rows.iter().flat_map(of)
     }
 
     /// For the terminal.
@@ -111,6 +123,16 @@ impl Report {
         for (row, note) in self.notes() {
             writeln!(text, "\n{}: {note}", short(&row.kernel))?;
         }
+        for (row, fault) in self.peer_faults() {
+            writeln!(
+                text,
+                "\n{}: {}, {}: peer fault: {fault} ({})",
+                short(&row.kernel),
+                row.scenario,
+                row.direction,
+                row.pcaps.join(", ")
+            )?;
+        }
         for row in self.failures() {
             writeln!(
                 text,
@@ -141,12 +163,13 @@ impl Report {
             }
         }
         let mut text = format!(
-            "{} scenarios on {} ({}), {} failed; {} RoCE packets checked by tshark and by an \
-             independent ICRC.\n\n",
+            "{} scenarios on {} ({}), {} failed, {} attempts repeated for a fault of the peer; {} RoCE \
+             packets checked by tshark and by an independent ICRC.\n\n",
             self.rows.len(),
             kernels.join(" and "),
             self.machine,
             self.failures().count(),
+            self.peer_faults().count(),
             self.packets_checked
         );
         text += "| scenario | direction | IP | path MTU |";
@@ -232,6 +255,7 @@ mod tests {
             retransmitted: (1, 2),
             figure: "3 MB/s".to_owned(),
             notes: vec!["known".to_owned()],
+            peer_faults: vec!["old ACK".to_owned()],
             packets: 7,
             seconds: 0.5,
             repetition: 1,
@@ -267,5 +291,6 @@ mod tests {
         report.write(dir.path()).unwrap();
         let report = fs::read_to_string(dir.path().join("report.md")).unwrap();
         assert!(report.contains("\nwhy\n") && report.contains("\n6.12.117: known\n"));
+        assert!(report.contains("2 attempts repeated") && report.contains("peer fault: old ACK"));
     }
 }

@@ -231,6 +231,7 @@ fn row(
         retransmitted: outcome.retransmitted,
         figure: outcome.figure,
         notes: outcome.notes,
+        peer_faults: outcome.peer_faults,
         packets,
         seconds: started.elapsed().as_secs_f64(),
         repetition: 1,

@@ -54,11 +54,12 @@ struct Flow {
 }
 
 /// Signed distance of two PSNs.
-fn distance(a: u32, b: u32) -> i32 {
+pub(super) fn distance(a: u32, b: u32) -> i32 {
     (a.wrapping_sub(b) << 8).cast_signed() >> 8
 }
 
-fn step(psn: u32, by: u32) -> u32 {
+/// The PSN so many behind another.
+pub(super) fn step(psn: u32, by: u32) -> u32 {
     psn.wrapping_add(by) & 0x00ff_ffff
 }
 

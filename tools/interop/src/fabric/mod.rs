@@ -16,6 +16,7 @@ pub(crate) mod fault;
 mod flush;
 mod hop;
 pub(crate) mod look;
+pub(crate) mod peer;
 pub(crate) mod record;
 pub(crate) mod standard;
 

@@ -1,14 +1,17 @@
 //! A bad network: packets of one kind are lost, doubled, overtaken or damaged, in one direction,
 //! and all work still completes once, in order, with the right data.
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, bail, ensure};
 
-use super::traffic::{self, Batch, Plan};
-use super::{Counters, Direction, Outcome, Scenario, Seen, Stage, grown, in_order};
+use super::traffic::{self, Batch, Failed, Plan};
+use super::{Counters, Direction, Outcome, Scenario, Seen, Stage, grown, in_order, status};
 use crate::ends::{End, Op, Service, Tuning};
 use crate::fabric::account::arrivals;
 use crate::fabric::fault::{Fault, Rule, Side};
 use crate::fabric::look::Class;
+use crate::fabric::peer::old_ack_inside;
+use crate::fabric::record::Record;
+use crate::fabric::standard;
 
 /// What happens, how often, and its name.
 const FAULTS: [(&str, Fault, u32); 5] = [
@@ -57,7 +60,58 @@ struct Trial {
     adaptive: bool,
 }
 
+/// Attempts at a scenario in which the peer fails by a fault of its own.
+const ATTEMPTS: usize = 4;
+/// Name of the capture of such an attempt.
+const PEER_FAULT: [&str; ATTEMPTS] = ["peer fault", "peer fault 2", "peer fault 3", "peer fault 4"];
+
 fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> {
+    let mut faults = Vec::new();
+    for name in PEER_FAULT {
+        match attempt(stage, scenario, trial, name)? {
+            Attempt::Done(mut outcome) => {
+                outcome.peer_faults = faults;
+                return Ok(outcome);
+            }
+            Attempt::PeerFault(what) => faults.push(what),
+        }
+    }
+    bail!("in each of {ATTEMPTS} attempts, peer fault: {}", faults.join("; "))
+}
+
+/// What came of an attempt.
+enum Attempt {
+    /// All was as it must be.
+    Done(Outcome),
+    /// The peer failed by a fault of its own.
+    PeerFault(String),
+}
+
+/// Whether rxe failed because of an old ACK inside a READ: it said that the READ has succeeded, its
+/// bytes are not there, all behind it is flushed, and such an ACK is what it got.
+fn peer_fault(stage: &Stage, scenario: &Scenario, record: &Record, e: &Error) -> Option<String> {
+    let failed = e.downcast_ref::<Failed>()?;
+    let read = failed.read_before?;
+    let newer = !stage.vm.release().starts_with("6.1.");
+    let of_rxe = scenario.direction == Direction::ToXroce && failed.status == status::FLUSHED;
+    if !newer || !of_rxe || read.whole {
+        return None;
+    }
+    standard::check(record).ok()?;
+    let (ack, behind) = old_ack_inside(record, read.psns)?;
+    Some(format!(
+        "rxe completed READ {} as a success without all of its bytes and flushed what is behind it: the \
+         old ACK {ack:#08x} came before response {behind:#08x}",
+        failed.wr - 1
+    ))
+}
+
+fn attempt(
+    stage: &mut Stage,
+    scenario: &Scenario,
+    trial: Trial,
+    peer_fault_name: &'static str,
+) -> Result<Attempt> {
     let Trial {
         rule,
         class,
@@ -86,13 +140,22 @@ fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> 
     stage.start(&[rule]);
     let took = in_order(stage, scenario.direction, |a, b| traffic::run(a, b, &plan));
     stage.finish()?;
-    let took = took?;
+    let took = match (took, &stage.record) {
+        (Err(e), Some(record)) => match peer_fault(stage, scenario, record, &e) {
+            Some(what) => {
+                stage.set_aside(peer_fault_name);
+                return Ok(Attempt::PeerFault(what));
+            }
+            None => return Err(e),
+        },
+        (took, _) => took?,
+    };
     let (after, damaged_after) = {
         let (xroce, mut rxe) = stage.ends()?;
         ((xroce.counters()?, rxe.counters()?), xroce.damaged()?)
     };
     let Some(record) = &stage.record else {
-        return Ok(Outcome::default());
+        bail!("nothing was recorded");
     };
     let seen = Seen::of(record, scenario.mtu);
     seen.no_overflow()?;
@@ -116,7 +179,8 @@ fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> 
     if !matches!(rule.fault, Fault::Delay(_)) {
         responder_agrees(stage, scenario, &before, &after)?;
     }
-    Ok(seen.outcome(format!("{hit} hit, {} ms", took.as_millis())))
+    let figure = format!("{hit} hit, {} ms", took.as_millis());
+    Ok(Attempt::Done(seen.outcome(figure)))
 }
 
 /// Counters of xroce and of rxe.

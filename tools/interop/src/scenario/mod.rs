@@ -81,6 +81,8 @@ pub(crate) struct Outcome {
     pub figure: String,
     /// What else the report says.
     pub notes: Vec<String>,
+    /// Attempts in which the peer failed by a fault of its own, before the one that went as it must.
+    pub peer_faults: Vec<String>,
 }
 
 /// A scenario.
@@ -196,6 +198,12 @@ impl Stage {
         Ok(self.record.insert(record))
     }
 
+    /// Keeps the record of the last repetition as that of one that failed.
+    pub(crate) fn set_aside(&mut self, name: &'static str) {
+        let record = self.record.take();
+        self.failed.extend(record.map(|record| (name, record)));
+    }
+
     /// Ends recording and keeps what was recorded from frame `from` on as that of a repetition that
     /// failed, in place of the one of the same name; what was recorded before is that of the scenario.
     pub(crate) fn finish_failed(&mut self, name: &'static str, from: usize) -> Result<&Record> {
@@ -255,7 +263,7 @@ impl Seen {
         Outcome {
             retransmitted: (self.xroce.retransmitted, self.rxe.retransmitted),
             figure,
-            notes: Vec::new(),
+            ..Outcome::default()
         }
     }
 }

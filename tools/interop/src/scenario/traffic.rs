@@ -10,6 +10,7 @@ use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, Tuning, Wc, access, fnv1a,
 };
 use crate::fabric::Route;
+use crate::fabric::peer::ReadPsns;
 
 /// Distance of buffers: odd, so that no address is aligned, and so that a byte written too far
 /// lands where zeroes are expected.
@@ -92,6 +93,28 @@ impl Plan {
         if self.both { 2 } else { 1 }
     }
 
+    /// Message `wr` of the first queue pair of end `from`, if it is a READ: what it is, its PSNs and
+    /// its offset.
+    fn read(&self, from: usize, wr: u64) -> Option<(Batch, ReadPsns, u64)> {
+        let mtu = u32::try_from(self.mtu.bytes()).ok()?;
+        let psns = |batch: Batch| batch.size.div_ceil(mtu).max(1);
+        let mut first = *PSNS.get(from)?;
+        for (batch, at, number) in placed(self, from, 0) {
+            let nth = wr.checked_sub(number)?;
+            if nth < u64::from(batch.count) {
+                let skipped = psns(batch) * u32::try_from(nth).ok()?;
+                let of_it = ReadPsns {
+                    first: first.wrapping_add(skipped) & 0x00ff_ffff,
+                    count: psns(batch),
+                };
+                let at = at + nth * batch.stride();
+                return (batch.op == Op::Read).then_some((batch, of_it, at));
+            }
+            first = first.wrapping_add(psns(batch) * batch.count) & 0x00ff_ffff;
+        }
+        None
+    }
+
     /// Bytes of payload in all.
     pub(crate) fn bytes(&self) -> u64 {
         let one: u64 = self
@@ -101,6 +124,31 @@ impl Plan {
             .sum();
         one * u64::from(self.qps) * self.directions()
     }
+}
+
+/// A work request failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{end}: work request {wr} failed with status {status}{why}")]
+pub(crate) struct Failed {
+    /// Name of the end that posted it.
+    pub end: &'static str,
+    /// Its number.
+    pub wr: u64,
+    /// `ibv_wc_status`.
+    pub status: u32,
+    /// What the end says about it.
+    why: String,
+    /// The READ before it, if it is one, which succeeded by its completion.
+    pub read_before: Option<ReadBefore>,
+}
+
+/// A READ that succeeded, and the next request failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReadBefore {
+    /// Its responses.
+    pub psns: ReadPsns,
+    /// Its bytes are there, all of them.
+    pub whole: bool,
 }
 
 /// One end, set up.
@@ -143,7 +191,9 @@ pub(crate) fn run(a: &mut dyn End, b: &mut dyn End, plan: &Plan) -> Result<Durat
         reapers.push(((from, to), sends));
     }
     for ((from, to), mut sends) in reapers {
-        sends.reap(ends[from], &sides[from], u32::MAX)?;
+        if let Err(e) = sends.reap(ends[from], &sides[from], u32::MAX) {
+            return Err(with_read_before(e, &mut ends, &sides, plan, (from, to)));
+        }
         Reaper::new(plan, true).reap(ends[to], &sides[to], u32::MAX)?;
     }
     let took = started.elapsed();
@@ -159,6 +209,28 @@ pub(crate) fn run(a: &mut dyn End, b: &mut dyn End, plan: &Plan) -> Result<Durat
         }
     }
     Ok(took)
+}
+
+/// Adds to a failure what became of the READ before it.
+fn with_read_before(
+    mut error: anyhow::Error,
+    ends: &mut [&mut dyn End; 2],
+    sides: &[Side; 2],
+    plan: &Plan,
+    (from, to): (usize, usize),
+) -> anyhow::Error {
+    if let Some(failed) = error.downcast_mut::<Failed>()
+        && plan.qps == 1
+        && let Some((read, psns, at)) = failed.wr.checked_sub(1).and_then(|wr| plan.read(from, wr))
+    {
+        let size = u64::from(read.size);
+        // An end that does not answer has failed in another way, which shows next.
+        if let Ok(hash) = ends[from].hash(sides[from].target.id, at, size) {
+            let whole = hash == fnv1a(slice(seed(to), at, size));
+            failed.read_before = Some(ReadBefore { psns, whole });
+        }
+    }
+    error
 }
 
 fn set_up(end: &mut dyn End, plan: &Plan, index: usize) -> Result<Side> {
@@ -383,12 +455,13 @@ fn compare(end: &mut dyn End, side: &Side, qp: usize, got: &Wc, wanted: Option<W
     if got.status != 0 {
         let id = side.qps.get(qp).map(|q| q.0);
         let why = id.map(|id| end.failure(id)).transpose()?.flatten();
-        bail!(
-            "{name}: work request {} failed with status {}{}",
-            got.wr,
-            got.status,
-            why.map(|w| format!(": {w}")).unwrap_or_default()
-        );
+        bail!(Failed {
+            end: name,
+            wr: got.wr,
+            status: got.status,
+            why: why.map(|w| format!(": {w}")).unwrap_or_default(),
+            read_before: None,
+        });
     }
     // The length of a send completion is not defined but for READ, and rxe marks the immediate
     // data that it sent.
@@ -513,4 +586,37 @@ fn expected_area(plan: &Plan, from: usize, qp: u32, reads: bool, content: u64) -
         bytes.push(0);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_found_by_its_number() {
+        let batch = |op, size, count| Batch {
+            count,
+            ..Batch::one(op, size)
+        };
+        let plan = Plan {
+            route: Route::V4,
+            mtu: PathMtu::Mtu1024,
+            qps: 1,
+            batches: vec![
+                batch(Op::Read, 9_000, 2),
+                batch(Op::Write, 500, 1),
+                batch(Op::Read, 1_100, 3),
+            ],
+            tuning: Tuning::default(),
+            both: false,
+            service: Service::Rc,
+            window: u32::MAX,
+        };
+        let psns = |wr| plan.read(0, wr).map(|(_, p, at)| (p.first, p.count, at));
+        assert_eq!(psns(0), Some((0x00ff_fff0, 9, 13)));
+        assert_eq!(psns(1), Some((0x00ff_fff9, 9, 13 + 9_013)));
+        assert_eq!(psns(2), None);
+        assert_eq!(psns(4), Some((5, 2, 13 + 2 * 9_013 + 513 + 1_113)));
+        assert_eq!(psns(6), None);
+    }
 }
