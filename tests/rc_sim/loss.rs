@@ -256,3 +256,28 @@ fn case_90_small_and_large_in_one_pipeline() {
     }
     assert!(counters(&world, [a, b])[0].retransmits > 0);
 }
+
+/// A host whose thread was away for longer than the ACK timeout looks at what came meanwhile before
+/// it takes the time for silence.
+#[test]
+fn case_130_what_came_while_nobody_polled_ends_the_wait() {
+    let (mut world, [a, _]) = pair();
+    let [left, right] = &mut world.hosts;
+    let (va, rkey) = (right.va(0), right.mr.rkey);
+    left.post_send(a, 1, SendOp::Read { va, rkey }, &[left.sge(0, 3000)]);
+    for host in [0, 1, 1] {
+        let now = world.now();
+        world.hosts[host].engine.poll_once(now).unwrap();
+        let next = world.net.now() + 10_000;
+        world.net.advance_to(next);
+    }
+    // Twenty timeouts.
+    let next = world.net.now() + 20_000_000;
+    world.net.advance_to(next);
+    let now = world.now();
+    world.hosts[0].engine.poll_once(now).unwrap();
+    let told = world.hosts[0].completions();
+    assert_eq!(ids(&told), ok(&[1]));
+    let counters = world.hosts[0].engine.qp_counters(a).unwrap();
+    assert_eq!((counters.timeouts, counters.retransmits), (0, 0));
+}

@@ -244,17 +244,23 @@ impl<D: Datapath> Engine<D> {
     ///
     /// Transmit comes first, so that what was just posted leaves at once and what was received is
     /// in the caller's hands before its ACK is written: the answer of the caller and the ACK then
-    /// leave together, in one system call instead of two.
+    /// leave together, in one system call instead of two. Only where a timer is due, receive comes
+    /// before it: nobody may have polled for a while, and what the timer waits for may be there.
     ///
     /// # Errors
     /// The port is broken.
     pub fn poll_once(&mut self, now: Instant) -> io::Result<Work> {
         let Self { port, core, .. } = self;
         core.now = now;
-        let timers = core.fire_timers(now);
+        let budget = core.config.rx_budget;
+        let (mut early, mut timers) = (0, 0);
+        if core.wheel.is_due(now) {
+            early = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+            timers = core.fire_timers(now);
+        }
         let tx = core.transmit(port, now);
         port.tx_flush()?;
-        let rx = port.rx_burst(core.config.rx_budget, &mut |rx| core.receive(now, rx))?;
+        let rx = early + port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
         core.settle_overflows();
         Ok(Work { rx, tx, timers })
     }

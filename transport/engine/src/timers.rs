@@ -118,6 +118,19 @@ impl Wheel {
     /// Takes out one member whose slot has come by `now`; `None` when there is none left.
     #[inline]
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        let head = self.first_due(now)?;
+        self.disarm(head);
+        Some(head)
+    }
+
+    /// Whether the slot of a member has come by `now`.
+    #[inline]
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+        self.first_due(now).is_some()
+    }
+
+    #[inline]
+    fn first_due(&mut self, now: Instant) -> Option<u32> {
         let end = now.as_nanos() >> TICK_SHIFT;
         if self.armed == 0 {
             self.current = self.current.max(end + 1);
@@ -131,7 +144,6 @@ impl Wheel {
             let slot = slot_of(self.current);
             let head = self.heads[slot];
             if head != NONE {
-                self.disarm(head);
                 return Some(head);
             }
             self.current += 1;
