@@ -328,9 +328,6 @@ impl Replay {
     /// again. `false` if it is not known: the duplicate must then be dropped. The address is looked
     /// at only where the answer tells what was there: rxe sends the other two again with address 0.
     pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
-        if operation == Operation::Flush {
-            return self.repeat_flush(psn, rkey);
-        }
         let slot = self.newest_with(psn);
         if operation == Operation::Flush {
             return self.repeat_flush(psn, rkey, slot.is_some());
