@@ -26,8 +26,6 @@ struct Config {
     duo: DuoConfig,
     /// Before and after.
     ops: [Vec<Kind>; 2],
-    /// How far the new work begins from where the old one did.
-    offset: i32,
     rough: Impairment,
 }
 
@@ -47,8 +45,6 @@ fn config(rng: &mut Rng) -> Config {
     let ops = [ops(6), ops(10)];
     Config {
         ops,
-        // Among the PSNs of the old work, or a little before.
-        offset: i32::try_from(rng.below(60)).unwrap() - 10,
         rough: Impairment {
             loss_ppm: pick(rng, &[20_000, 100_000]),
             duplicate_ppm: 200_000,
@@ -74,8 +70,11 @@ pub(crate) fn run(seed: u64, how: How, verbose: bool) -> Totals {
     let config = &black.config;
     let mut work = Work::new(seed, &duo, 16, &mut rng);
     work.drive(&mut duo, &config.ops[0]);
-    let offset = u32::try_from(config.offset & 0xff_ffff).unwrap();
-    let goal = Psn::new(config.duo.psns[0]).add(offset);
+    // Among the PSNs of the old work.
+    let first = Psn::new(config.duo.psns[0]);
+    let taken = first.distance_to(duo.watch.borrow().flows[0].next);
+    let offset = rng.below(u64::try_from(taken).unwrap());
+    let goal = first.add(u32::try_from(offset).unwrap());
     match how {
         How::Jump => {
             // Nothing of the old life is under way when the new one begins.
@@ -87,7 +86,7 @@ pub(crate) fn run(seed: u64, how: How, verbose: bool) -> Totals {
             let psns = [goal.value(), config.duo.psns[1]];
             duo.start(&config.duo, psns);
         }
-        How::Packets => lap(&mut duo, goal),
+        How::Packets => lap(&mut duo, goal, config.ops[0].len()),
     }
     for wire in [duo.world.link.there, duo.world.link.back] {
         duo.world.net.set_impairment(wire, config.rough);
@@ -97,14 +96,15 @@ pub(crate) fn run(seed: u64, how: How, verbose: bool) -> Totals {
     duo.totals()
 }
 
-/// Empty WRITEs until this is the next PSN.
-fn lap(duo: &mut Duo, goal: Psn) {
+/// Empty WRITEs until this is the next PSN, after so many messages.
+fn lap(duo: &mut Duo, goal: Psn, messages: usize) {
     for wire in [duo.world.link.there, duo.world.link.back] {
         duo.world.net.set_impairment(wire, Impairment::default());
     }
     let qpn = duo.qpns[0];
     let next = duo.watch.borrow().flows[0].next;
     let mut left = goal.value().wrapping_sub(next.value()) & 0xff_ffff;
+    let msn = (messages as u32 + left) & 0xff_ffff;
     duo.world.net.clear_tap();
     let wr = SendWr {
         wr_id: u64::MAX,
@@ -127,4 +127,5 @@ fn lap(duo: &mut Duo, goal: Psn) {
     }
     let psns = [goal, duo.watch.borrow().flows[1].next];
     duo.watch_from(psns);
+    duo.watch.borrow_mut().flows[0].msn = msn;
 }

@@ -7,7 +7,7 @@ use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::recovery::{Reliability, SelectiveParams};
 use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::SendOp;
-use xroce_wire::newtypes::{Qpn, RKey};
+use xroce_wire::newtypes::{LKey, Qpn, RKey};
 
 use crate::common::{ALL_ACCESS, Setup, World};
 use crate::{MTU, SECOND, calm, fast};
@@ -154,7 +154,7 @@ fn case_110_the_own_mistake_does_not_cost_the_peer_its_ack() {
             answered = true;
             let right = &mut world.hosts[1];
             let mut nowhere = right.sge(0, 8);
-            nowhere.len = u32::MAX;
+            nowhere.lkey = LKey::new(0x99);
             right.post_send(b, 2, SendOp::Send, &[nowhere]);
         }
         let next = world.net.now() + 1000;

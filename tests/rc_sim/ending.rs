@@ -6,7 +6,7 @@ use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::wc::{Completion, Cq, Event, WcStatus};
 use xroce_proto::wr::{SendOp, Sge};
-use xroce_wire::newtypes::{LKey, Qpn};
+use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
 use crate::common::{Setup, World};
 use crate::{MIDDLE, MTU, SECOND, calm, exchange, fast, finish, ids, ok, pair};
@@ -303,4 +303,19 @@ fn case_75_an_error_is_a_completion_and_an_empty_queue_is_none() {
     assert_eq!(engine.poll_cq(cq, &mut wcs), 0);
     assert_eq!(world.hosts[0].completions(), []);
     assert_eq!(world.hosts[0].engine.qp_state(a), Some(QpState::Rts));
+}
+
+#[test]
+fn case_123_a_failed_request_is_a_completion_and_no_event() {
+    let (mut world, [a, b]) = pair();
+    let host = &mut world.hosts[0];
+    let (va, rkey) = (Va::new(0), RKey::new(0xbad));
+    host.post_send(a, 1, SendOp::Write { va, rkey }, &[host.sge(0, 8)]);
+    let (done, _) = finish(&mut world, 1, 0, SECOND);
+    assert_eq!(ids(&done), [(1, WcStatus::RemAccessErr)]);
+    assert_eq!(world.hosts[0].engine.poll_event(), None);
+    // The other side has no completion that tells of it.
+    let told = AsyncEvent::qp(b, Event::QpAccessErr);
+    let events: Vec<_> = std::iter::from_fn(|| world.hosts[1].engine.poll_event()).collect();
+    assert!(events.contains(&told), "{events:?}");
 }

@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn case_127_numbers_return_as_late_as_they_can() {
-        let floor = REUSE_FLOOR as u32;
+        let floor = u32::try_from(REUSE_FLOOR).unwrap();
         assert_eq!(distance(0), (floor + 1) * GENERATIONS);
         // With almost all slots taken the rest has to do.
         assert_eq!(distance(QPS_MAX - 3), 3 * GENERATIONS);

@@ -55,7 +55,7 @@ mod tests {
         let life = |_| {
             let index = free.take(slots, max).unwrap_or_else(|| {
                 slots += 1;
-                slots as u32 - 1
+                u32::try_from(slots).unwrap() - 1
             });
             free.give(index);
             index

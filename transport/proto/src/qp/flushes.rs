@@ -78,9 +78,11 @@ impl Flushes {
         list.pending += 1;
     }
 
-    /// Has one answered again that came before. `false` if it is not known.
-    pub(super) fn repeat(&mut self, psn: Psn, rkey: RKey) -> bool {
-        self.0.as_mut().is_some_and(|list| list.repeat(psn, rkey))
+    /// Has one answered again that came before. `false` if it is not known, or was forgotten and
+    /// its PSN is taken by another request.
+    pub(super) fn repeat(&mut self, psn: Psn, rkey: RKey, taken: bool) -> bool {
+        let list = self.0.as_mut();
+        list.is_some_and(|list| list.repeat(psn, rkey, taken))
     }
 
     /// The one to be answered next.
@@ -111,7 +113,7 @@ impl Flushes {
 }
 
 impl List {
-    fn repeat(&mut self, psn: Psn, rkey: RKey) -> bool {
+    fn repeat(&mut self, psn: Psn, rkey: RKey, taken: bool) -> bool {
         let known = self.kept.iter_mut().rev().find(|flush| flush.psn == psn);
         if let Some(flush) = known {
             if flush.rkey != rkey {
@@ -121,7 +123,7 @@ impl List {
             flush.pending = true;
             return true;
         }
-        if !self.forgot || self.pending as usize == KEPT {
+        if taken || !self.forgot || self.pending as usize == KEPT {
             return false;
         }
         // Nothing is told and nothing changes: an answer to what was none is a ghost to its peer.

@@ -1,7 +1,8 @@
 //! A queue pair: its parts and the entry points a driver calls.
 //!
 //! * [`attr`], [`state`]: attributes, states and the modify table,
-//! * `requester`: work requests to packets,
+//! * `requester`: work requests to packets; `asking`: which of them ask for an ACK; `loss`: when the
+//!   answer does not come,
 //! * `completer`: responses to completions,
 //! * `responder`: requests to memory operations, `debt`: what it owes and how it pays, `replay`:
 //!   what can be answered again, `flushes` of it those without a result,
@@ -15,6 +16,7 @@
 //! * `hot`: layout; [`report`]: what a QP says when it dies.
 
 mod adaptive;
+mod asking;
 mod atomic;
 pub mod attr;
 mod bind;
@@ -23,6 +25,7 @@ mod debt;
 mod flush;
 mod flushes;
 mod hot;
+mod loss;
 mod notice;
 mod query;
 mod refusal;

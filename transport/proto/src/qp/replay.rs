@@ -328,10 +328,10 @@ impl Replay {
     /// again. `false` if it is not known: the duplicate must then be dropped. The address is looked
     /// at only where the answer tells what was there: rxe sends the other two again with address 0.
     pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
-        if operation == Operation::Flush {
-            return self.repeat_flush(psn, rkey);
-        }
         let slot = self.newest_with(psn);
+        if operation == Operation::Flush {
+            return self.repeat_flush(psn, rkey, slot.is_some());
+        }
         let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
             return false;
         };
@@ -351,9 +351,9 @@ impl Replay {
         true
     }
 
-    fn repeat_flush(&mut self, psn: Psn, rkey: RKey) -> bool {
+    fn repeat_flush(&mut self, psn: Psn, rkey: RKey, taken: bool) -> bool {
         let before = self.flushes.pending();
-        let known = self.flushes.repeat(psn, rkey);
+        let known = self.flushes.repeat(psn, rkey, taken);
         self.pending += self.flushes.pending() - before;
         known
     }

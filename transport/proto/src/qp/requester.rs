@@ -11,13 +11,13 @@ use xroce_wire::reth::Reth;
 use xroce_wire::template::Emit;
 
 use super::sq::{Traits, Wqe};
-use super::{Cx, Qp, QpState, QpType, sge, turn};
-use crate::cc::{Congestion, CongestionController};
+use super::{Cx, Qp, QpState, sge};
+use crate::cc::CongestionController;
 use crate::memory::{Access, KeyError, Memory};
 use crate::params;
 use crate::recovery::LossSignal;
 use crate::rtt::Timed;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 use crate::wc::{Sink, WcStatus};
 
 /// What may have to wait for those before it.
@@ -376,31 +376,6 @@ impl Qp {
         Ok(Some(out.finish()))
     }
 
-    /// AckReq: whenever the requester is about to wait, and every so often in between (R2).
-    /// Asking at each message would cost an ACK per message; asking at the last of a burst costs
-    /// one per burst.
-    #[inline(always)]
-    pub(super) fn wants_ack(&self, index: u32, is_last: bool, resend: bool) -> bool {
-        let tx = &self.tx;
-        let in_flight = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
-        if tx.since_ack_req + 1 >= params::ACK_REQ_INTERVAL || in_flight >= self.window_psns() {
-            return true;
-        }
-        // The last packet of a small burst, which asks, may be the one that is lost each time.
-        if tx.is_burst_limited() || tx.solicit {
-            return true;
-        }
-        if !is_last {
-            return false;
-        }
-        let next = index.wrapping_add(1);
-        if resend || next == self.sq.tail || tx.state != QpState::Rts {
-            return true;
-        }
-        let next = self.sq.wqe(next);
-        next.traits.intersects(MUST_WAIT)
-    }
-
     /// Moves the send position behind a packet that stands for `psns` PSNs, the last of its WQE if
     /// `is_last`.
     #[inline(always)]
@@ -430,21 +405,6 @@ impl Qp {
             tx.since_ack_req += 1;
         }
         self.on_data_sent(now, len);
-    }
-
-    /// An answer was asked for up to PSN `last`. The timer runs from the first packet that asks:
-    /// silence after packets that do not is no sign of anything.
-    #[inline(always)]
-    pub(super) fn demand(&mut self, now: Instant, last: Psn) {
-        let tx = &mut self.tx;
-        tx.solicit = false;
-        if tx.asked_psn.is_before(last) {
-            tx.asked_psn = last;
-        }
-        if tx.demand_since == Instant::NEVER {
-            tx.demand_since = now;
-            tx.ack_deadline = now + self.cold.next_wait;
-        }
     }
 
     #[cold]
@@ -495,62 +455,6 @@ impl Qp {
         }
     }
 
-    /// What is under way has not asked for an ACK, and the packets behind it, which would have, wait
-    /// for one. The next one leaves and asks if only the window keeps it; else the last one is sent
-    /// again to ask.
-    pub(super) fn solicit_ack(&mut self) {
-        if self.selective.is_some() {
-            self.solicit_sack();
-            return;
-        }
-        let last = self.tx.next_psn.sub(1);
-        let in_flight = self.tx.una_psn.distance_to(self.tx.next_psn);
-        if in_flight <= 0 || !self.tx.asked_psn.is_before(last) {
-            return;
-        }
-        self.tx.solicit = true;
-        if self.may_request(turn::WHENEVER) {
-            return;
-        }
-        self.tx.solicit = false;
-        // A READ or atomic is answered anyway, and later PSNs of a READ cannot be asked for alone.
-        if self
-            .sq
-            .find(last)
-            .is_some_and(|i| !self.sq.wqe(i).has_response())
-        {
-            self.cold.cause = Cause::Solicit;
-            self.seek(last);
-            self.tx.solicit = true;
-        }
-    }
-
-    /// Sees to it that whatever is outstanding is acknowledged or timed out at some time: if no
-    /// answer is awaited and nothing more may leave, as when the window has shrunk to less than
-    /// what is in flight, an ACK is asked for. A pacer is no reason: what it holds back will leave.
-    #[inline]
-    pub(super) fn ensure_answer(&mut self) {
-        if self.is_stuck() {
-            self.solicit_ack();
-        }
-    }
-
-    /// Whether something is outstanding, no answer is awaited and nothing more may leave.
-    #[inline]
-    pub(super) fn is_stuck(&self) -> bool {
-        let tx = &self.tx;
-        tx.demand_since == Instant::NEVER && tx.is_outstanding() && self.has_stopped()
-    }
-
-    #[inline(never)]
-    fn has_stopped(&self) -> bool {
-        let tx = &self.tx;
-        tx.qp_type == QpType::Rc
-            && tx.state.sends()
-            && tx.rnr_until == Instant::NEVER
-            && !self.may_request(turn::WHENEVER)
-    }
-
     /// The next WQE cannot be sent: it fails with `status` once all before it are done (K5),
     /// which the last packet before it asks for once more.
     #[cold]
@@ -578,145 +482,6 @@ impl Qp {
         }
         let last = self.sq.wqe(self.sq.started.wrapping_sub(1));
         last.first_psn.add(last.psns)
-    }
-
-    /// The timer fired: resend from the oldest unacknowledged PSN (R12).
-    pub(super) fn ack_timeout<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
-        if self.selective.is_some() {
-            self.selective_timeout(cx);
-            return;
-        }
-        self.tx.ack_deadline = Instant::NEVER;
-        if !self.tx.is_outstanding() {
-            return;
-        }
-        if self.rate().is_limited() && self.may_request(turn::WHENEVER) {
-            // The packets that the pacer holds back may be those that the peer waits for.
-            self.tx.ack_deadline = cx.now + self.cold.next_wait;
-            return;
-        }
-        if self.cold.repairing {
-            self.repair_failed(cx);
-            return;
-        }
-        self.counters.rare().timeouts += 1;
-        self.lose(
-            cx,
-            LossSignal::Timeout(self.tx.una_psn),
-            Congestion::Timeout,
-        );
-    }
-
-    /// What a NAK asked for was sent and is not acknowledged after some round trips: it got lost
-    /// once more, and a second NAK is not allowed (S1). It is sent again, alone; if that brings
-    /// nothing either, the ACK timeout decides. No retry is used up: the peer has just spoken.
-    #[cold]
-    fn repair_failed<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
-        self.counters.rare().early_timeouts += 1;
-        let (una, window) = (self.tx.una_psn, self.cc.window_psns());
-        if let Some(psn) = self.recover(LossSignal::Timeout(una), window) {
-            self.cold.cause = Cause::Timeout;
-            self.cc.on_congestion(cx.now, Congestion::SequenceNak);
-            self.go_back(psn);
-        }
-        self.cold.repairing = false;
-        self.cold.next_wait = self.wait_after(self.cold.timeouts_in_row);
-    }
-
-    /// Where to go back to after a loss, if it was not acted upon yet.
-    fn recover(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
-        let psn = self.cold.recovery.on_loss(signal, window);
-        self.tx.burst_shift = self.cold.recovery.burst_shift();
-        psn
-    }
-
-    /// Moves the send position back to `psn`: from there on everything asks anew.
-    pub(super) fn go_back(&mut self, psn: Psn) {
-        self.tx.forget_demand();
-        self.tx.solicit = false;
-        self.seek(psn);
-    }
-
-    /// Acts on a loss once, or fails the oldest work request when the retries are used up.
-    pub(super) fn lose<M: Memory, S: Sink>(
-        &mut self,
-        cx: &mut Cx<'_, M, S>,
-        signal: LossSignal,
-        congestion: Congestion,
-    ) {
-        // An RNR wait wins over everything (X8, CASES.md 56): it ends in a resend anyway.
-        if self.tx.rnr_until != Instant::NEVER {
-            return;
-        }
-        let window = self.cc.window_psns();
-        let Some(psn) = self.recover(signal, window) else {
-            return;
-        };
-        if !self.take_retry(cx.now, signal) {
-            self.counters.rare().transport_retries_exceeded += 1;
-            self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
-            return;
-        }
-        self.counters.rare().retries += 1;
-        self.cold.cause = signal.into();
-        self.cc.on_congestion(cx.now, congestion);
-        self.go_back(psn);
-        self.expect_after(signal);
-    }
-
-    /// Decides how long to wait for an answer to what is sent again, from the packet on that asks
-    /// for it.
-    fn expect_after(&mut self, signal: LossSignal) {
-        let is_timeout = matches!(signal, LossSignal::Timeout(_));
-        let row = if is_timeout {
-            self.cold.timeouts_in_row.saturating_add(1)
-        } else {
-            // The peer has spoken.
-            0
-        };
-        self.cold.timeouts_in_row = row;
-        self.cold.next_wait = self.wait_after(row);
-        self.cold.repairing = false;
-        let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
-        if !is_timeout || outstanding > 1 << self.tx.burst_shift {
-            self.expect_repair();
-        }
-    }
-
-    /// Waits no longer than a repair takes: after a NAK, and while bursts are so small that the
-    /// last packet of one is often the one that is lost, which no NAK tells.
-    #[cold]
-    pub(super) fn expect_repair(&mut self) {
-        if let Some(repair) = self.repair_wait()
-            && repair < self.cold.next_wait
-        {
-            self.cold.next_wait = repair;
-            self.cold.repairing = true;
-        }
-    }
-
-    /// How long the answer to what a NAK asked for takes at most: twice what almost no round trip
-    /// exceeds, or before the first is measured a part of the ACK timeout.
-    fn repair_wait(&self) -> Option<Duration> {
-        let timeout = self.cold.timeout()?.as_nanos();
-        let ns = match self.cold.rtt_estimator.longest() {
-            Some(longest) => 2 * longest.as_nanos(),
-            None => timeout / params::REPAIRS_PER_TIMEOUT,
-        };
-        Some(Duration::from_nanos(ns).max(params::REPAIR_FLOOR))
-    }
-
-    /// How long to wait after `row` timeouts in a row: 2 T after the first, then 4 T, the longest
-    /// the specification allows (R12). A peer that is alive but slower than T would otherwise get
-    /// more copies to throw away with every timeout, and fall further behind.
-    pub(super) fn wait_after(&self, row: u8) -> Duration {
-        if self.cold.adaptive().is_some() {
-            return self.adaptive_wait();
-        }
-        let doublings = row.min(params::TIMEOUT_DOUBLINGS);
-        self.cold.timeout().map_or(Duration::MAX, |timeout| {
-            Duration::from_nanos(timeout.as_nanos() << doublings)
-        })
     }
 
     /// Completes WQE `index` with `status`, flushes all others and goes to ERR.

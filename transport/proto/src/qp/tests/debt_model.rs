@@ -44,7 +44,7 @@ struct Watch {
 impl Watch {
     fn arrives(&mut self, kinds: Kinds, n: i32, receives: bool) {
         self.highest = self.highest.max(n);
-        let asks = kinds[n as usize] != b's';
+        let kind = kinds[usize::try_from(n).unwrap()];
         if n > self.executed {
             // What comes behind a NAK was sent before it arrived.
             if !self.told {
@@ -54,14 +54,15 @@ impl Watch {
         }
         if n == self.executed {
             self.told = false;
-            if kinds[n as usize] != b'R' && !receives {
+            if kind != b'R' && !receives {
                 self.untold = self.untold.max(Some(n));
                 return;
             }
             self.executed += 1;
             self.untold = self.untold.filter(|&n| n >= self.executed);
         }
-        if asks && kinds[n as usize] != b'R' || n + 1 == self.executed && asks {
+        // A READ that comes again is answered and acknowledges nothing new.
+        if kind == b'S' || kind == b'R' && n + 1 == self.executed {
             self.unacknowledged = self.unacknowledged.max(Some(n));
         }
     }
@@ -116,10 +117,11 @@ fn run(t: &mut Bench, kinds: Kinds, receives: u32, mut order: u32) {
                 watch.leaves(&Packet::parse(&frame).unwrap());
             }
         } else {
-            let used = kinds[..watch.executed as usize].iter();
+            let executed = usize::try_from(watch.executed).unwrap();
+            let used = kinds[..executed].iter();
             let used = used.filter(|&&kind| kind != b'R').count() as u32;
             t.rx(request(kinds, choice));
-            watch.arrives(kinds, choice as i32, used < posted);
+            watch.arrives(kinds, i32::try_from(choice).unwrap(), used < posted);
         }
     }
     while let Some(frame) = t.tx_frame() {

@@ -32,7 +32,7 @@ fn selective_bench() -> Bench {
     setup.rtr.reliability = Some(Reliability::Selective(SelectiveParams::default()));
     let mut t = setup.build();
     t.mem.access = Access::all();
-    super::selective::introduce(&mut t, 0x100);
+    selective::introduce(&mut t, 0x100);
     t
 }
 

@@ -150,7 +150,7 @@ impl Conversation {
         let mut t = setup.build();
         t.mem.access = Access::all();
         if plan.selective {
-            super::super::selective::introduce(&mut t, plan.first);
+            selective::introduce(&mut t, plan.first);
         }
         let asker = Asker::new(plan.first, Vec::new(), plan.limit.into(), &t.mem.bytes);
         let mut new = Self {
