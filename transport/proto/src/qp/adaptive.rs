@@ -45,7 +45,10 @@ impl Qp {
                 self.cold.quiet_since = self.tx.demand_since.min(now);
             }
             let quiet = now.since(self.cold.quiet_since).as_nanos();
-            return quiet / configured.as_nanos() <= u64::from(self.cold.retry_cnt);
+            let retries = self.cold.retry_cnt;
+            // A pacer may keep the packets so far apart that all that time is one try.
+            return self.cold.timeouts_in_row < retries
+                || quiet / configured.as_nanos() <= u64::from(retries);
         }
         if self.tx.retries_left == 0 {
             return false;

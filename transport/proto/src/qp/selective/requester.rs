@@ -385,7 +385,9 @@ impl Qp {
         let Some(selective) = &mut self.selective else {
             return;
         };
-        if patience.is_some_and(|most| silence >= most) {
+        // A pacer may keep the packets so far apart that all that time is one try.
+        let tries = selective.backoff >= self.cold.retry_cnt;
+        if patience.is_some_and(|most| silence >= most) && tries {
             self.counters.rare().transport_retries_exceeded += 1;
             self.fail_send(cx, self.sq.head, WcStatus::RetryExcErr);
             return;
