@@ -120,8 +120,10 @@ impl Record {
     /// Takes away all frames from number `from` on.
     pub(crate) fn split_off(&mut self, from: usize) -> Self {
         let frames = self.frames.split_off(from.min(self.frames.len()));
-        let (before, mut later): (_, Vec<Arrival>) =
-            self.forwarded.iter().partition(|arrival| arrival.frame < from);
+        let (before, mut later): (_, Vec<Arrival>) = self
+            .forwarded
+            .iter()
+            .partition(|arrival| arrival.frame < from);
         self.forwarded = before;
         for arrival in &mut later {
             arrival.frame -= from;
@@ -145,7 +147,11 @@ impl Record {
         let mut arrivals = self.forwarded.iter().peekable();
         for (number, seen) in (1..).zip(&self.frames) {
             if let Some(packet) = seen.packet {
-                text += &format!("{number:6} {:>12.6} {}", seen.at.as_secs_f64(), line(seen, packet));
+                text += &format!(
+                    "{number:6} {:>12.6} {}",
+                    seen.at.as_secs_f64(),
+                    line(seen, packet)
+                );
                 text += match seen.fate {
                     Fate::Forwarded => "\n",
                     Fate::Duplicated => ", doubled\n",
@@ -271,7 +277,9 @@ mod tests {
         assert_eq!(arrived(&record, Side::Xroce), [9]);
 
         let story = record.story();
-        let late = story.lines().position(|l| l.ends_with("PSN 0x000000 arrives: frame 1"));
+        let late = story
+            .lines()
+            .position(|l| l.ends_with("PSN 0x000000 arrives: frame 1"));
         assert_eq!(late, Some(3), "{story}");
         assert_eq!(story.lines().count(), 9, "{story}");
 

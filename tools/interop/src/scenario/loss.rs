@@ -76,7 +76,10 @@ fn run(stage: &mut Stage, scenario: &Scenario, trial: Trial) -> Result<Outcome> 
             Attempt::PeerFault(what) => faults.push(what),
         }
     }
-    bail!("in each of {ATTEMPTS} attempts, peer fault: {}", faults.join("; "))
+    bail!(
+        "in each of {ATTEMPTS} attempts, peer fault: {}",
+        faults.join("; ")
+    )
 }
 
 /// What came of an attempt.
@@ -212,12 +215,7 @@ fn responder_agrees(stage: &Stage, scenario: &Scenario, before: &Both, after: &B
 }
 
 /// Our counters against what was on the cable.
-fn agree(
-    seen: &Seen,
-    before: &Counters,
-    after: &Counters,
-    who: &str,
-) -> Result<()> {
+fn agree(seen: &Seen, before: &Counters, after: &Counters, who: &str) -> Result<()> {
     for (name, wire) in [
         ("retransmitted_pkts", seen.xroce.retransmitted),
         ("sent_pkts", seen.xroce.packets),

@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::traffic::PSNS;
-use super::{Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, pair, until_refused};
+use super::{
+    Direction, Outcome, Scenario, Seen, Stage, in_order, lossy_rules, pair, until_refused,
+};
 use crate::ends::{
     Connect, CqId, End, Mr, Op, Piece, QpId, QpSpec, Recv, Send, Service, SrqId, Subject, Tuning,
     Wc, access, fnv1a, pattern_byte,

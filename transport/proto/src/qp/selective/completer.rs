@@ -66,17 +66,13 @@ impl Qp {
     }
 
     /// A peer that does not know yet that this side is selective, or is not itself: it lacks this
-    /// packet. A probe shows it who is asking, and has it say what else it has.
+    /// packet, or had it overtaken. A probe shows it who is asking, and has it say what it has.
     fn selective_sequence_nak<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>, psn: Psn) {
         self.counters.rare().seq_naks_in += 1;
         self.hear(cx, psn, None, None);
-        let (una, max) = (self.tx.una_psn, self.tx.max_psn);
-        let outstanding = una.distance_to(max).unsigned_abs();
-        if let Some(selective) = &mut self.selective
-            && psn.is_within(una, outstanding)
-        {
-            selective.board.refused(psn);
-            selective.ask = true;
+        let outstanding = self.tx.is_outstanding();
+        if let Some(selective) = &mut self.selective {
+            selective.ask |= outstanding;
         }
     }
 
