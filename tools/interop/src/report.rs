@@ -187,7 +187,7 @@ impl Report {
                     .filter(|row| self::key(row) == key && row.kernel == *kernel)
                     .collect();
                 // Of several runs, one that failed.
-                let shown = runs.iter().find(|row| !row.passed).or(runs.first());
+                let shown = runs.iter().find(|row| !row.passed).or_else(|| runs.first());
                 text += &match shown {
                     Some(row) => format!(
                         " {} | {}/{} | {} |",
