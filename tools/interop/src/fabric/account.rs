@@ -2,6 +2,7 @@
 //! Counted from the frames alone, to hold the counters of both ends against.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::fault::Side;
 use super::look::Class;
@@ -9,6 +10,9 @@ use super::record::{Fate, Record};
 
 /// NAK for a PSN sequence error.
 const NAK_SEQUENCE: u8 = 0x60;
+/// Shortest wait of a requester for an answer to what it sent again
+/// (`xroce_proto::params::REPAIR_FLOOR`).
+const SHORTEST_WAIT: Duration = Duration::from_micros(100);
 
 /// One direction, as seen on the cable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -19,6 +23,9 @@ pub(crate) struct Account {
     pub retransmitted: u64,
     /// Times the requester went back: runs of packets sent again with ascending PSNs.
     pub went_back: u64,
+    /// Those of them before which a request that asks for an answer had none for as long as a
+    /// requester waits at least.
+    pub unanswered: u64,
     /// NAKs for sequence errors that reached the other end.
     pub sequence_naks: u64,
     /// RNR NAKs that reached the other end.
@@ -68,7 +75,14 @@ pub(crate) fn account(record: &Record, from: Side, mtu: usize) -> Account {
     let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
     let mut sum = Account::default();
     let mut flows: BTreeMap<u32, Flow> = BTreeMap::new();
-    for (seen, packet) in record.packets(from) {
+    // When the last request that asks for an answer was sent, if the other end said nothing since.
+    let mut asked = None;
+    for seen in &record.frames {
+        let Some(packet) = seen.packet else { continue };
+        if seen.from != from {
+            asked = None;
+            continue;
+        }
         sum.packets += 1;
         let arrives = !matches!(
             seen.fate,
@@ -95,12 +109,17 @@ pub(crate) fn account(record: &Record, from: Side, mtu: usize) -> Account {
             sum.retransmitted += 1;
             if !flow.again || packet.psn != flow.continues {
                 sum.went_back += 1;
+                let silence = asked.map(|since| seen.at.saturating_sub(since));
+                sum.unanswered += u64::from(silence >= Some(SHORTEST_WAIT));
             }
         }
         flow.again = again;
         flow.continues = after;
         if distance(after, flow.next_new) > 0 {
             flow.next_new = after;
+        }
+        if arrives && (packet.ack_req || packet.read_len.is_some()) {
+            asked = Some(seen.at);
         }
     }
     sum
@@ -192,6 +211,7 @@ mod tests {
                 opcode: 4,
                 dest_qpn: 17,
                 psn,
+                ack_req: false,
                 syndrome: None,
                 read_len,
                 bth_at: 42,
@@ -224,6 +244,39 @@ mod tests {
         let list: Vec<_> = psns.iter().map(|&p| (p, None, pass)).collect();
         let sum = account(&record(&list), Side::Xroce, 1024);
         assert_eq!((sum.packets, sum.retransmitted, sum.went_back), (14, 8, 3));
+    }
+
+    #[test]
+    fn a_request_without_an_answer_is_a_reason_to_go_back() {
+        let mut record = record(&[]);
+        let mut add = |from, psn, at, class| {
+            let packet = Roce {
+                class,
+                opcode: 4,
+                dest_qpn: 17,
+                psn,
+                ack_req: true,
+                syndrome: None,
+                read_len: None,
+                bth_at: 42,
+                end: 60,
+            };
+            record.add(from, vec![0; 60], Some(packet), Fate::Forwarded);
+            if let Some(seen) = record.frames.last_mut() {
+                seen.at = Duration::from_micros(at);
+            }
+        };
+        let (request, ack) = (Class::Request, Class::Ack);
+        add(Side::Xroce, 1, 0, request);
+        // Too early.
+        add(Side::Xroce, 1, 99, request);
+        add(Side::Xroce, 2, 100, request);
+        add(Side::Xroce, 2, 200, request);
+        // It has spoken.
+        add(Side::Vm, 2, 250, ack);
+        add(Side::Xroce, 2, 900, request);
+        let sum = account(&record, Side::Xroce, 1024);
+        assert_eq!((sum.went_back, sum.unanswered), (3, 1));
     }
 
     #[test]

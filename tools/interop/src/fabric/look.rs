@@ -40,6 +40,8 @@ pub(crate) struct Roce {
     pub dest_qpn: u32,
     /// PSN.
     pub psn: u32,
+    /// Whether it asks for an ACK.
+    pub ack_req: bool,
     /// AETH syndrome, where there is an AETH.
     pub syndrome: Option<u8>,
     /// `dmalen` of a READ request, in bytes.
@@ -88,6 +90,7 @@ pub(crate) fn roce(frame: &[u8]) -> Option<Roce> {
         opcode,
         dest_qpn: be24(5)?,
         psn: be24(9)?,
+        ack_req: bth.get(8)? >> 7 == 1,
         syndrome,
         read_len,
         bth_at,
@@ -128,6 +131,7 @@ mod tests {
                 opcode: 0x11,
                 dest_qpn: 0x12,
                 psn: 0x00ff_fff0,
+                ack_req: false,
                 syndrome: Some(0x60),
                 read_len: None,
                 bth_at: 66,

@@ -1,6 +1,6 @@
 //! A fault of the peer, told from a fault of ours by what reached the peer.
 //!
-//! rxe of Linux 6.3 and later looks at an ACK that comes between the responses of a READ even if it is
+//! rxe of 6.12, not of 6.1, looks at an ACK that comes between the responses of a READ even if it is
 //! old: it forgets that it is in the middle of one. The next Middle or Last is then out of place for
 //! it. It completes the READ as a success without the rest of its bytes, and flushes all behind it.
 //! A requester has to drop such an ACK, which any duplicate on a network that reorders may bring
@@ -95,6 +95,7 @@ mod tests {
                 opcode,
                 dest_qpn: 17,
                 psn,
+                ack_req: false,
                 syndrome,
                 read_len: None,
                 bth_at: 42,
@@ -161,6 +162,7 @@ mod tests {
             opcode: READ_MIDDLE,
             dest_qpn: 17,
             psn: 0,
+            ack_req: false,
             syndrome: None,
             read_len: None,
             bth_at: 42,

@@ -247,6 +247,7 @@ mod tests {
             opcode: 4,
             dest_qpn: 17,
             psn,
+            ack_req: false,
             syndrome: None,
             read_len: None,
             bth_at: 42,

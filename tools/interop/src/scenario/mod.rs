@@ -246,15 +246,16 @@ impl Seen {
     }
 
     /// A go-back-N requester goes back at most once for each packet that was lost, damaged or
-    /// overtaken.
+    /// overtaken, and for each request that a slow peer leaves without an answer for too long.
     fn went_back_with_reason(&self) -> Result<()> {
         let reasons = self.harm.lost + self.harm.delayed;
         ensure!(
-            self.xroce.went_back <= reasons,
+            self.xroce.went_back <= reasons + self.xroce.unanswered,
             "xroce went back {} times ({} packets sent again) for {reasons} packets lost or \
-             overtaken",
+             overtaken and {} requests without an answer",
             self.xroce.went_back,
-            self.xroce.retransmitted
+            self.xroce.retransmitted,
+            self.xroce.unanswered
         );
         Ok(())
     }
