@@ -43,12 +43,13 @@ impl Qp {
     pub(super) fn demand(&mut self, now: Instant, last: Psn) {
         let tx = &mut self.tx;
         tx.solicit = false;
-        if tx.asked_psn.is_before(last) {
-            tx.asked_psn = last;
-        }
+        tx.asked_psn = last;
         if tx.demand_since == Instant::NEVER {
             tx.demand_since = now;
             tx.ack_deadline = now + self.cold.next_wait;
+        } else if self.rate().is_limited() {
+            // What the peer waits for may have been held back until now. The window bounds this.
+            self.tx.ack_deadline = now + self.cold.next_wait;
         }
     }
 

@@ -44,7 +44,7 @@ impl Qp {
     }
 
     /// What a NAK asked for was sent and is not acknowledged after some round trips: it got lost
-    /// once more, and a second NAK is not allowed (S1). It is sent again, alone; if that brings
+    /// once more, and a second NAK is not allowed (S1). It is sent again; if that brings
     /// nothing either, the ACK timeout decides. No retry is used up: the peer has just spoken.
     #[cold]
     fn repair_failed<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
@@ -69,7 +69,6 @@ impl Qp {
     /// Moves the send position back to `psn`: from there on everything asks anew.
     pub(super) fn go_back(&mut self, psn: Psn) {
         self.tx.forget_demand();
-        self.tx.solicit = false;
         self.seek(psn);
     }
 

@@ -500,6 +500,7 @@ impl Qp {
         self.cold.rtt_estimator = RttEstimator::default();
         self.selective = None;
         self.timed = Timed::NONE;
+        (self.responded_last, self.ack_passed) = (false, false);
     }
 
     /// Feeds a packet whose ICRC was verified and whose destination is this QP.

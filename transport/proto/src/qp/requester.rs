@@ -185,7 +185,9 @@ impl Qp {
         frame: &mut [u8],
         index: u32,
     ) -> Option<usize> {
-        if self.tx.solicit && self.tx.next_psn.is_before(self.tx.max_psn) {
+        let is_last = self.tx.poisoned || self.tx.next_psn.add(1) == self.tx.max_psn;
+        let is_again = self.tx.next_psn.is_before(self.tx.max_psn);
+        if self.tx.solicit && is_again && is_last && self.cold.timeout().is_some() {
             let last = self.tx.next_psn;
             self.demand(cx.now, last);
             self.seek(last.add(1));
@@ -442,6 +444,7 @@ impl Qp {
     pub(super) fn seek(&mut self, psn: Psn) {
         // The answer could be to either copy (Karn).
         self.timed = Timed::NONE;
+        self.tx.solicit = false;
         self.tx.next_psn = psn;
         match self.sq.find(psn) {
             Some(index) => {

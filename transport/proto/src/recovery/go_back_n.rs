@@ -35,7 +35,9 @@ pub struct GoBackN {
     /// The same or, if later, the PSN at which the burst last grew.
     grown: Psn,
     /// PSNs acknowledged between the last two losses.
-    moved: u32,
+    moved: i32,
+    /// How much more that was than between the two before.
+    drift: i32,
     /// Nothing has moved since it went back.
     at_loss: bool,
     /// There was a loss, so that `from` is one.
@@ -59,6 +61,7 @@ impl Default for GoBackN {
             again: Psn::new(0),
             grown: Psn::new(0),
             moved: 0,
+            drift: 0,
             at_loss: false,
             lost_before: false,
             was_told: false,
@@ -88,15 +91,18 @@ impl GoBackN {
     }
 
     /// Whether this loss is the same as the one before, or one of several at the same distance
-    /// that is small against what may be in flight. Losses at random are rarely alike.
+    /// that is small against what may be in flight, or at one that grows or shrinks evenly. Losses
+    /// at random are rarely alike.
     fn is_in_step(&mut self, psn: Psn, in_flight: u32) -> bool {
         if !self.lost_before {
             return false;
         }
-        let moved = self.from.distance_to(psn).unsigned_abs();
-        let is_alike = moved < in_flight / 2 && moved.abs_diff(self.moved) <= 1 + moved / 16;
+        let moved = self.from.distance_to(psn);
+        let drift = moved - self.moved;
+        let is_even = drift.abs() <= 1 + moved.abs() / 16 || (drift - self.drift).abs() <= 1;
+        let is_alike = moved.unsigned_abs() < in_flight / 2 && is_even;
         self.alike = if is_alike { self.alike + 1 } else { 0 };
-        self.moved = moved;
+        (self.moved, self.drift) = (moved, drift);
         moved == 0 || self.alike >= ALIKE_MAX
     }
 

@@ -18,7 +18,7 @@ use alloc::boxed::Box;
 use xroce_wire::newtypes::Psn;
 use xroce_wire::opcode::OpcodeInfo;
 
-use super::{Qp, QpAttr};
+use super::{Qp, QpAttr, turn};
 use crate::cc::CongestionController;
 use crate::params;
 use crate::recovery::{LossRule, Order, Reliability, Scoreboard, SelectiveParams};
@@ -246,11 +246,13 @@ impl Qp {
     /// asked for one. What the pacer holds back is not yet sent: that is no silence of the peer.
     fn quiet_since(&self, selective: &Selective) -> Option<Instant> {
         let since = self.tx.demand_since.deadline()?.max(selective.sent_at);
-        Some(if self.is_paced() {
-            since.max(self.pacer.next())
-        } else {
-            since
-        })
+        Some(
+            if self.rate().is_limited() && self.may_request(turn::WHENEVER) {
+                since.max(self.pacer.next())
+            } else {
+                since
+            },
+        )
     }
 
     /// The wait that the responder asked for is over: as if it had just been heard of, however late

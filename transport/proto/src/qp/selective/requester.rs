@@ -201,7 +201,8 @@ impl Qp {
                 self.counters.rare().retransmits += 1;
                 self.counters.rare().retransmits_selective += 1;
                 self.tx.since_ack_req = 0;
-                self.demand(cx.now, psn.add(psns - 1));
+                let (last, asked) = (psn.add(psns - 1), self.tx.asked_psn);
+                self.demand(cx.now, if last.is_before(asked) { asked } else { last });
                 let selective = self.selective.as_mut()?;
                 if reply {
                     selective.board.asked_again(cx.now, psn, psns);
@@ -314,6 +315,7 @@ impl Qp {
             places: selective.board.probe(),
         });
         selective.ask = false;
+        selective.sent_at = now;
         self.counters.rare().probes_out += 1;
         self.on_data_sent(now, len);
         self.demand(now, self.tx.max_psn.sub(1));

@@ -74,7 +74,7 @@ fn transfer(t: &mut Bench, wire: &mut Wire, packets: u32) -> (u64, Duration) {
 #[test]
 fn case_114_losses_in_step_end_in_completion_and_half_the_goodput() {
     for period in [
-        16, 17, 24, 31, 32, 48, 64, 100, 128, 200, 250, 255, 256, 257, 260, 280, 300,
+        130, 16, 17, 24, 31, 32, 48, 64, 100, 128, 200, 250, 255, 256, 257, 260, 280, 300,
     ] {
         let mut t = Bench::new();
         let mut wire = Wire { sent: 0, period };
