@@ -108,23 +108,10 @@ pub(crate) fn kernel(
                 fs::write(orders.dir.join(file), story).context("what the cable did")?;
             }
         }
-        if let Some(why) = &one.row.error {
-            let row = &one.row;
-            bar.suspend(|| {
-                eprintln!(
-                    "FAILED {}, {}, {}, {} B: {why}",
-                    row.scenario, row.direction, row.network, row.path_mtu
-                );
-            });
+        if one.row.error.is_some() {
+            say_failed(&bar, &one.row);
             if stage.vm.agent().counters().is_err() {
-                let console = orders.dir.join(CONSOLE);
-                bar.suspend(|| {
-                    eprintln!(
-                        "the machine does not answer any more ({}): starting another",
-                        console.display()
-                    );
-                });
-                fs::write(&console, stage.vm.console()).context(CONSOLE)?;
+                keep_console(&bar, &stage, orders)?;
                 drop(stage);
                 stage = set_up(image, scratch.path(), orders)?;
             }
@@ -143,6 +130,28 @@ pub(crate) fn kernel(
         checked,
         accel,
     ))
+}
+
+fn say_failed(bar: &ProgressBar, row: &Row) {
+    let why = row.error.as_deref().unwrap_or_default();
+    bar.suspend(|| {
+        eprintln!(
+            "FAILED {}, {}, {}, {} B: {why}",
+            row.scenario, row.direction, row.network, row.path_mtu
+        );
+    });
+}
+
+/// What a machine that does not answer any more has said last.
+fn keep_console(bar: &ProgressBar, stage: &Stage, orders: &Orders<'_>) -> Result<()> {
+    let console = orders.dir.join(CONSOLE);
+    bar.suspend(|| {
+        eprintln!(
+            "the machine does not answer any more ({}): starting another",
+            console.display()
+        );
+    });
+    fs::write(&console, stage.vm.console()).context(CONSOLE)
 }
 
 fn set_up(image: &Image, dir: &Path, orders: &Orders<'_>) -> Result<Stage> {

@@ -109,18 +109,8 @@ fn peer_fault(stage: &Stage, scenario: &Scenario, record: &Record, e: &Error) ->
     ))
 }
 
-fn attempt(
-    stage: &mut Stage,
-    scenario: &Scenario,
-    trial: Trial,
-    peer_fault_name: &'static str,
-) -> Result<Attempt> {
-    let Trial {
-        rule,
-        class,
-        adaptive,
-    } = trial;
-    let plan = Plan {
+fn plan(scenario: &Scenario, class: Class, adaptive: bool) -> Plan {
+    Plan {
         route: scenario.route,
         mtu: scenario.mtu,
         qps: 1,
@@ -135,7 +125,21 @@ fn attempt(
         service: Service::Rc,
         // Alone on the way, each message gets an ACK of its own.
         window: if class == Class::Ack { 1 } else { u32::MAX },
-    };
+    }
+}
+
+fn attempt(
+    stage: &mut Stage,
+    scenario: &Scenario,
+    trial: Trial,
+    peer_fault_name: &'static str,
+) -> Result<Attempt> {
+    let Trial {
+        rule,
+        class,
+        adaptive,
+    } = trial;
+    let plan = plan(scenario, class, adaptive);
     let (before, damaged_before) = {
         let (xroce, mut rxe) = stage.ends()?;
         ((xroce.counters()?, rxe.counters()?), xroce.damaged()?)

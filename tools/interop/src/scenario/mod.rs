@@ -282,6 +282,9 @@ fn in_order<T>(
     }
 }
 
+/// Longer than the kernel answers with the counters of rxe that it read last: their `lifespan`, 10 ms.
+const COUNTERS_KEPT: Duration = Duration::from_millis(25);
+
 /// Waits until an end has sent so many RNR NAKs since its counters were these.
 fn until_refused(end: &mut dyn End, before: &Counters, count: u64) -> Result<()> {
     let until = clock::now() + pair::WAIT;
@@ -293,6 +296,8 @@ fn until_refused(end: &mut dyn End, before: &Counters, count: u64) -> Result<()>
         );
         thread::sleep(LOOK);
     }
+    // Whoever asks next is to see what happened since.
+    thread::sleep(COUNTERS_KEPT);
     Ok(())
 }
 
