@@ -253,14 +253,17 @@ impl<D: Datapath> Engine<D> {
         let Self { port, core, .. } = self;
         core.now = now;
         let budget = core.config.rx_budget;
-        let (mut early, mut timers) = (0, 0);
-        if core.wheel.is_due(now) {
-            early = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+        let (mut rx, mut timers) = (0, 0);
+        let is_due = core.wheel.is_due(now);
+        if is_due {
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
             timers = core.fire_timers(now);
         }
         let tx = core.transmit(port, now);
         port.tx_flush()?;
-        let rx = early + port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+        if !is_due {
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+        }
         core.settle_overflows();
         Ok(Work { rx, tx, timers })
     }

@@ -505,14 +505,29 @@ impl Replay {
         if !self.repeats.is_empty() {
             return Some(Turn::Repeat);
         }
-        let slot = self.oldest_pending(|_| true);
         if self.flushes.pending() == 0 {
-            return slot.map(Turn::Job);
+            // Almost always the newest entry is the only one that is answered.
+            return match self.newest() {
+                Some(slot) if self.pending == 1 => Some(Turn::Job(slot)),
+                _ => self.oldest_pending(|_| true).map(Turn::Job),
+            };
         }
+        let slot = self.oldest_pending(|_| true);
         let flush = self.flushes.first_pending()?;
         let first =
             slot.filter(|&slot| self.jobs[slot].is_some_and(|job| job.first_psn.is_before(flush)));
         Some(first.map_or(Turn::Flush, Turn::Job))
+    }
+
+    /// The newest entry, if it is to be answered.
+    #[inline]
+    fn newest(&self) -> Option<usize> {
+        let slot = match self.oldest() {
+            0 => self.jobs.len().checked_sub(1)?,
+            oldest => oldest - 1,
+        };
+        let job = self.jobs.get(slot)?.as_ref()?;
+        job.is_pending().then_some(slot)
     }
 
     #[inline]
