@@ -117,13 +117,15 @@ pub(super) struct Response {
 }
 
 /// Ring of [`ReadJob`]s.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Replay {
     /// Made for the first request: most queue pairs of many are never asked.
     jobs: Box<[Option<ReadJob>]>,
     limit: u8,
     /// Slot the next request goes to: the oldest.
     next_slot: u8,
+    /// Slot of the oldest entry that is to be answered, or [`NO_SLOT`].
+    first_pending: u8,
     pending: u32,
     /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
     repeats: VecDeque<ReadJob>,
@@ -150,6 +152,23 @@ pub(super) struct Unanswered {
 /// their requests had got lost.
 const REPEATS_MAX: usize = 64;
 
+/// There are at most 255 slots.
+const NO_SLOT: u8 = u8::MAX;
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self {
+            jobs: Box::default(),
+            limit: 0,
+            next_slot: 0,
+            first_pending: NO_SLOT,
+            pending: 0,
+            repeats: VecDeque::new(),
+            flushes: Flushes::default(),
+        }
+    }
+}
+
 impl Replay {
     /// READs and atomics at once, at most, from now on. What was accepted stays, and can be
     /// answered again as before: a ring that is too long does no harm.
@@ -165,6 +184,7 @@ impl Replay {
         self.jobs = jobs.into();
         // Less than the new limit.
         self.next_slot = u8::try_from(made).unwrap_or(0);
+        self.find_first_pending();
     }
 
     /// From now on a part that is asked for again does not change what is being answered: several
@@ -176,6 +196,7 @@ impl Replay {
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.jobs.fill(None);
+        self.first_pending = NO_SLOT;
         self.pending = 0;
         self.repeats.clear();
         self.flushes.clear();
@@ -226,13 +247,19 @@ impl Replay {
         if self.jobs.is_empty() {
             self.jobs = vec![None; self.limit.into()].into();
         }
-        if let Some(slot) = self.jobs.get_mut(usize::from(self.next_slot)) {
+        let taken = self.next_slot;
+        if let Some(slot) = self.jobs.get_mut(usize::from(taken)) {
             if !slot.replace(job).is_some_and(|old| old.is_pending()) {
                 self.pending += 1;
             }
-            let next = (self.oldest() + 1) % self.jobs.len();
+            let next = usize::from(taken) + 1;
             // There are as many slots as some limit.
-            self.next_slot = u8::try_from(next).unwrap_or(0);
+            self.next_slot = if next < self.jobs.len() { taken + 1 } else { 0 };
+            if self.first_pending == NO_SLOT {
+                self.first_pending = taken;
+            } else if self.first_pending == taken {
+                self.find_first_pending();
+            }
         }
     }
 
@@ -321,6 +348,7 @@ impl Replay {
             self.pending += 1;
         }
         *job = again;
+        self.find_first_pending();
         true
     }
 
@@ -347,6 +375,7 @@ impl Replay {
         if !job.is_pending() {
             self.pending += 1;
             job.next = 0;
+            self.find_first_pending();
         }
         true
     }
@@ -420,7 +449,10 @@ impl Replay {
                 if let Some(job) = &mut self.jobs[slot] {
                     job.next += 1;
                     job.sent = job.sent.max(job.next);
-                    self.pending -= u32::from(!job.is_pending());
+                    if !job.is_pending() {
+                        self.pending -= 1;
+                        self.pass_over(slot);
+                    }
                 }
             }
             Some(Turn::Flush) => {
@@ -446,7 +478,10 @@ impl Replay {
                     return false;
                 };
                 job.skip_repetition();
-                self.pending -= u32::from(!job.is_pending());
+                if !job.is_pending() {
+                    self.pending -= 1;
+                    self.pass_over(slot);
+                }
                 true
             }
             _ => false,
@@ -476,6 +511,7 @@ impl Replay {
         let jobs = self.jobs.iter().flatten().filter(pending).count();
         // At most 255 entries.
         self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
+        self.find_first_pending();
         unanswered
     }
 
@@ -505,36 +541,49 @@ impl Replay {
         if !self.repeats.is_empty() {
             return Some(Turn::Repeat);
         }
+        let slot = match self.first_pending {
+            NO_SLOT => None,
+            slot => Some(usize::from(slot)),
+        };
         if self.flushes.pending() == 0 {
-            // Almost always the newest entry is the only one that is answered.
-            return match self.newest() {
-                Some(slot) if self.pending == 1 => Some(Turn::Job(slot)),
-                _ => self.oldest_pending(|_| true).map(Turn::Job),
-            };
+            return slot.map(Turn::Job);
         }
-        let slot = self.oldest_pending(|_| true);
         let flush = self.flushes.first_pending()?;
         let first =
             slot.filter(|&slot| self.jobs[slot].is_some_and(|job| job.first_psn.is_before(flush)));
         Some(first.map_or(Turn::Flush, Turn::Job))
     }
 
-    /// The newest entry, if it is to be answered.
-    #[inline]
-    fn newest(&self) -> Option<usize> {
-        let slot = match self.oldest() {
-            0 => self.jobs.len().checked_sub(1)?,
-            oldest => oldest - 1,
-        };
-        let job = self.jobs.get(slot)?.as_ref()?;
-        job.is_pending().then_some(slot)
+    /// After any change of what is pending that is not the end of the oldest.
+    fn find_first_pending(&mut self) {
+        let slot = self.oldest_pending(|_| true);
+        self.first_pending = slot_number(slot);
     }
 
+    /// The oldest pending entry has been answered: the next one is among those that are newer.
     #[inline]
+    fn pass_over(&mut self, slot: usize) {
+        let newest = self.oldest().checked_sub(1).unwrap_or(self.jobs.len() - 1);
+        let mut at = slot;
+        self.first_pending = NO_SLOT;
+        while at != newest {
+            at = if at + 1 < self.jobs.len() { at + 1 } else { 0 };
+            if self.jobs[at].is_some_and(|job| job.is_pending()) {
+                self.first_pending = slot_number(Some(at));
+                return;
+            }
+        }
+    }
+
     fn oldest_pending(&self, counts: impl Fn(&ReadJob) -> bool) -> Option<usize> {
         let n = self.jobs.len();
         (0..n)
             .map(|i| (self.oldest() + i) % n)
             .find(|&slot| self.jobs[slot].is_some_and(|job| job.is_pending() && counts(&job)))
     }
+}
+
+fn slot_number(slot: Option<usize>) -> u8 {
+    slot.and_then(|slot| u8::try_from(slot).ok())
+        .unwrap_or(NO_SLOT)
 }
