@@ -1,6 +1,6 @@
 //! The notification point of DCQCN: which marks are told to their senders.
 //!
-//! One CNP per `min_time_between_cnps` and queue pair, destination or port (`DCQCN.md` §2; mlx5's
+//! One CNP per `min_time_between_cnps` and queue pair, destination or port (CC2; mlx5's
 //! NPs do the same). Every marked data packet is counted once: `cnps_out` or `cnps_suppressed`.
 
 use xroce_proto::qp::CnpClass;

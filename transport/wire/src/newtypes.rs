@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv6Addr};
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Packet sequence number: 24 bits, modular (RC rules: `RC.md` §1, rxe `psn_compare`).
+/// Packet sequence number: 24 bits, modular (W15).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -390,7 +390,7 @@ impl PathMtu {
     ];
 
     /// Bytes a RoCEv2 packet may add to its payload within the IP MTU: the kernel's CM counts
-    /// GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28 and ICRC 4 (`WIRE.md` §1).
+    /// GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28 and ICRC 4 (W5).
     pub const OVERHEAD: usize = 96;
 
     /// Payload bytes per packet.

@@ -1,4 +1,4 @@
-//! The arithmetic of `DCQCN.md` §4, and what the hardware's variant does differently.
+//! The arithmetic of DCQCN (CC5 to CC8), and what the hardware's variant does differently.
 
 use alloc::vec::Vec;
 

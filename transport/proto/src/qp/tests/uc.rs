@@ -1,4 +1,4 @@
-//! UC (RC.md UC1 to UC4): messages vanish whole or arrive whole, and nobody is told.
+//! UC (UC1 to UC4): messages vanish whole or arrive whole, and nobody is told.
 
 use super::*;
 use crate::wr::PostError;

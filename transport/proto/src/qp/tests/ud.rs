@@ -1,4 +1,4 @@
-//! UD (RC.md UD1 to UD7).
+//! UD (UD1 to UD7).
 
 use super::*;
 use crate::qp::{AddressHandle, Destination};
@@ -93,7 +93,7 @@ fn datagrams_go_where_each_says() {
         text(&Packet::parse(&frame).unwrap()),
         "SEND Only ffffff qkey=22 src=11 [5]"
     );
-    // UD6: each takes a PSN.
+    // Each takes a PSN (UD6).
     b.expect(&["SEND Only Imm 0 qkey=33 src=11 imm=[01, 02, 03, 04]"]);
     assert_eq!(b.sent(), [(1, OK), (2, OK)]);
     assert_eq!(b.qp.poll_timeout(), None);
