@@ -29,6 +29,7 @@ fn send_to(world: &mut World, from: Qpn, group: Gid, data: &[u8]) {
     world.hosts[0].completions();
 }
 
+/// Rules UD3, UD7.
 #[test]
 fn case_9_all_attached_get_it() {
     for (link, ips, group) in [

@@ -197,6 +197,7 @@ fn uc_writes_of_rxe() {
     );
 }
 
+/// Rules UD2, UD3.
 #[test]
 fn ud_datagrams_of_rxe() {
     for (name, qpn, peer, lens) in [

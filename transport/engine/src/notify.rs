@@ -193,6 +193,7 @@ mod tests {
         seen
     }
 
+    /// Rule CC2.
     #[test]
     fn one_notification_per_interval_and_scope() {
         assert_eq!(notified(CnpScope::Qp), [20, 20, 20]);

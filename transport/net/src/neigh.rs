@@ -445,6 +445,7 @@ fn bits(ip: IpAddr) -> u8 {
 mod tests {
     use super::*;
 
+    /// Rule W24.
     #[test]
     fn multicast_addresses_are_computed() {
         let mac = |ip: &str| multicast_mac(ip.parse().unwrap()).map(|m| m.to_string());

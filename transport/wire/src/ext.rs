@@ -269,6 +269,7 @@ mod tests {
         assert_eq!(seth(0x7fff, i16::MIN).base(), Psn::new(0xff_ffff));
     }
 
+    /// Rule E13.
     #[test]
     fn bytes_are_those_of_the_table() {
         let header = Seth {

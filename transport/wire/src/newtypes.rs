@@ -451,6 +451,7 @@ debug_hex!(Psn Msn Qpn Srqn PKey Va);
 mod tests {
     use super::*;
 
+    /// Rule W15.
     #[test]
     fn psn_is_a_serial_number() {
         let a = Psn::new(0xff_fffe);
@@ -464,6 +465,7 @@ mod tests {
         assert_eq!(Psn::new(0).distance_to(Psn::new(0x80_0000)), -0x80_0000);
     }
 
+    /// Rule W23.
     #[test]
     fn pkey_needs_one_full_member() {
         assert!(PKey::DEFAULT.matches(PKey::new(0x7fff)));
@@ -471,6 +473,7 @@ mod tests {
         assert!(!PKey::new(0x8000).matches(PKey::new(0x8000)));
     }
 
+    /// Rules W5, W16.
     #[test]
     fn path_mtu_sizes() {
         assert_eq!(
@@ -485,6 +488,7 @@ mod tests {
         assert_eq!(PathMtu::Mtu1024.packets(1025), 2);
     }
 
+    /// Rule W21.
     #[test]
     fn gid_maps_ipv4() {
         let gid = Gid::from("192.0.2.1".parse::<IpAddr>().unwrap());

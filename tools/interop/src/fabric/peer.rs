@@ -116,6 +116,7 @@ mod tests {
         old_ack_inside(&record(packets), READ)
     }
 
+    /// Rule X17.
     #[test]
     fn an_old_ack_inside_a_read_is_found() {
         let ack = 0x00ff_fffe;

@@ -173,6 +173,7 @@ fn a_bound_type_1_window_is_not_bound_by_work_request() {
     assert_eq!(no_window, Err(BindError::NoWindow));
 }
 
+/// Rule K6.
 #[test]
 fn case_82_a_region_with_windows_stays() {
     let (mut table, mr) = setup();
@@ -197,6 +198,7 @@ fn case_82_a_region_with_windows_stays() {
     assert_eq!(table.deregister(heir.lkey), Ok(()));
 }
 
+/// Rule K6.
 #[test]
 fn case_84_rights_domains_and_ranges_of_a_bind() {
     let (mut table, mr) = setup();

@@ -367,6 +367,7 @@ mod tests {
     use super::*;
     use alloc::{format, string::String};
 
+    /// Rule Q5.
     #[test]
     fn the_whole_table() {
         let mut text = String::new();
@@ -386,6 +387,7 @@ mod tests {
         insta::assert_snapshot!(text);
     }
 
+    /// Rule Q5.
     #[test]
     fn masks_seen_live() {
         // The masks that programs pass to Linux' verbs (Q5).

@@ -137,6 +137,7 @@ fn says(info: &QpInfo, set: &QpAttr) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Rule Q6.
 #[test]
 fn a_query_says_what_is_now() {
     let mut t = Bench::new();
