@@ -544,7 +544,6 @@ fn case_80_one_too_many_is_refused_and_the_others_unaffected() {
     assert!(t.qp.post_send(&wr, &mut t.log).is_ok());
 }
 
-/// Rule R3.
 #[test]
 fn what_cannot_be_posted() {
     let mut t = Bench::new();
