@@ -1,5 +1,5 @@
 //! A long run at full rate over a lossless link: two engines over AF_XDP on a veth pair, WRITE of
-//! 64 KB one way (row R4 of the targets). Fails if a timer fired for an ACK, anything was sent
+//! 64 KB one way (the soak of the targets). Fails if a timer fired for an ACK, anything was sent
 //! again, a message was lost or memory grew. No rate is asserted.
 //!
 //! `make soak`, as root; `make soak SOAK=60` for a minute.

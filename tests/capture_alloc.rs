@@ -1,4 +1,4 @@
-//! A capture costs the engine's thread no allocation (house rule 11).
+//! A capture costs the engine's thread no allocation.
 #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 mod counting;

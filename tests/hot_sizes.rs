@@ -1,4 +1,4 @@
-//! Sizes of the structs that every packet or every message touches (house rule 12). A change here
+//! Sizes of the structs that every packet or every message touches. A change here
 //! is a change of cache lines touched: bench it, then accept it. `TxHot`, `RxHot` and the WQEs are
 //! private to the core and pinned there by assertions. `Qp` has with it what every queue pair keeps
 //! in a box.

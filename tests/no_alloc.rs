@@ -1,4 +1,4 @@
-//! After warm-up two engines exchange messages without a single allocation (house rule 11).
+//! After warm-up two engines exchange messages without a single allocation.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines a source file may have without its tests (house rule 9).
+/// Lines a source file may have without its tests.
 const FILE_LINES: usize = 600;
 
-/// Lines a function may have (house rule 9).
+/// Lines a function may have.
 const FUNCTION_LINES: usize = 70;
 
 /// Files that are longer, each with the reason.

@@ -254,7 +254,7 @@ impl Lane {
         let op = self.script[index];
         let engine = &world.hosts[self.from].engine;
         let full = engine.sends_posted(self.qpns[0]).unwrap() >= self.limits.send_wr;
-        // Now and then it is tried all the same: refused, and no harm done (CASES.md 80).
+        // Now and then it is tried all the same: refused, and no harm done (case 80).
         if full && !self.rng.chance_ppm(50_000) {
             return false;
         }
@@ -554,7 +554,7 @@ impl Lane {
     ) -> (Va, RKey) {
         let peer = &world.hosts[1 - self.from];
         if len == 0 && self.rng.below(2) == 0 {
-            // Nobody looks at the key of nothing (K3, CASES.md 35).
+            // Nobody looks at the key of nothing (K3, case 35).
             return (Va::new(0), RKey::new(0xdead));
         }
         let outside = self.targets.at + self.targets.len + 1 - u64::from(len);

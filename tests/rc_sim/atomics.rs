@@ -45,6 +45,7 @@ fn case_21_a_lost_atomic_ack_costs_a_timeout_and_no_second_execution() {
     assert_eq!(counters.duplicates, 1);
 }
 
+/// Rule R8.
 #[test]
 fn r8_a_later_answer_shows_the_loss_without_a_timeout() {
     let (mut world, [a, _]) = pair();

@@ -63,6 +63,7 @@ fn all_path_mtus_over_v4_v6_vlan_and_datagrams() {
     }
 }
 
+/// Rule W26.
 #[test]
 fn case_11_frames_leave_with_the_tag_of_the_path() {
     let tag = VlanTci::new(0x6064);
@@ -92,6 +93,7 @@ fn inject(world: &mut World, port: &mut SimPort, bytes: &[u8]) {
     world.idle(10_000);
 }
 
+/// Rule W1.
 #[test]
 fn padding_behind_a_packet_is_not_looked_at() {
     let (mut world, links, mut port) = calm().build_with_intruder();
@@ -143,6 +145,7 @@ fn write_from(world: &World, src: Gid, dest: Qpn, psn: u32) -> Vec<u8> {
     frame
 }
 
+/// Rule W22.
 #[test]
 fn frames_from_a_wrong_address_are_ignored_and_counted() {
     let (mut world, _, mut port) = calm().build_with_intruder();
@@ -163,6 +166,7 @@ fn frames_from_a_wrong_address_are_ignored_and_counted() {
     assert_eq!(world.hosts[0].engine.qp_state(a), Some(QpState::Rts));
 }
 
+/// Rule W22.
 #[test]
 fn frames_for_nobody_are_counted() {
     let (mut world, _, mut port) = calm().build_with_intruder();

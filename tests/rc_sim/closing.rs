@@ -54,6 +54,7 @@ fn statuses(told: &[Completion]) -> Vec<WcStatus> {
     told.iter().map(|wc| wc.status).collect()
 }
 
+/// Rule S17.
 #[test]
 fn case_110_a_receiver_that_closes_at_once() {
     let reliability = [

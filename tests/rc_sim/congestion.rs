@@ -99,6 +99,7 @@ fn write_every(world: &mut World, qpn: Qpn, gap: u64, count: u64) {
     }
 }
 
+/// Rules W20, CC2, CC4, CC13.
 #[test]
 fn case_94_a_thousand_marks_in_a_millisecond_are_twenty_notifications() {
     let mut world = marking(CnpScope::Qp).build();
@@ -138,6 +139,7 @@ fn case_94_a_thousand_marks_in_a_millisecond_are_twenty_notifications() {
     assert_eq!(count, receiver.cnps_out);
 }
 
+/// Rule CC3.
 #[test]
 fn case_94_marks_of_acks_and_notifications_are_not_told() {
     let mut setup = marking(CnpScope::Qp);
@@ -153,6 +155,7 @@ fn case_94_marks_of_acks_and_notifications_are_not_told() {
     assert!(there.borrow().iter().all(|row| row.2 != Opcode::Cnp));
 }
 
+/// Rule CC3.
 #[test]
 fn case_93_loss_alone_is_never_notified() {
     let wire = Impairment {
@@ -180,6 +183,7 @@ fn case_93_loss_alone_is_never_notified() {
     assert_eq!((receiver.cnps_out, sender.cnps_in), (0, 0));
 }
 
+/// Rule CC1.
 #[test]
 fn data_is_ecn_capable_where_the_control_lives_on_marks() {
     for (name, expected) in [
@@ -279,6 +283,7 @@ fn a_rate_limit_is_kept_exactly() {
     }
 }
 
+/// Rule CC4.
 #[test]
 fn a_notification_waits_for_no_rate() {
     let mut world = marking(CnpScope::Qp).build();
@@ -354,6 +359,7 @@ fn what_is_urgent_does_not_wait_behind_bulk() {
     }
 }
 
+/// Rule CC2.
 #[test]
 fn counters_of_marks_reconcile_at_every_scope() {
     for (scope, most) in [

@@ -90,6 +90,7 @@ fn case_28_to_err_with_a_thousand_receives_and_a_send_on_its_way() {
     }
 }
 
+/// Rule C7.
 #[test]
 fn case_78_a_full_completion_queue_is_an_event_and_the_end_of_its_queue_pairs() {
     let mut world = calm().build();
@@ -146,6 +147,7 @@ fn expect_overrun(world: &mut World, cq: Cq, ended: &[Qpn]) {
     }
 }
 
+/// Rule C7.
 #[test]
 fn case_119_no_overrun_is_silent_however_often_its_queue_was_drained() {
     let mut world = calm().build();
@@ -229,6 +231,7 @@ fn case_46_a_queue_pair_destroyed_with_packets_in_flight_leaves_nothing() {
     }
 }
 
+/// Rules C2, C4.
 #[test]
 fn case_29_61_every_failing_request_completes() {
     let (mut world, [a, b]) = pair();

@@ -367,6 +367,7 @@ fn a_region_reregistered_in_the_middle_of_a_read_ends_it() {
     assert_eq!(world.hosts[1].engine.poll_event(), None);
 }
 
+/// Rules K1, K4.
 #[test]
 fn case_85_keys_work_in_their_own_protection_domain_only() {
     for remote in [false, true] {
@@ -397,6 +398,7 @@ fn case_85_keys_work_in_their_own_protection_domain_only() {
     }
 }
 
+/// Rule W23.
 #[test]
 fn case_51_only_members_of_one_partition_talk() {
     let (mut world, qpns) = pair();

@@ -23,12 +23,13 @@ fn send_to(world: &mut World, from: Qpn, group: Gid, data: &[u8]) {
     host.region.write_at(0, data).unwrap();
     let ah = host.engine.create_ah(host.pd, &path).unwrap();
     let sge = host.sge(0, data.len() as u32);
-    // Whatever number is asked for, the group's is sent (CASES.md 10).
+    // Whatever number is asked for, the group's is sent (case 10).
     datagram(host, from, (ah, Qpn::new(0x55), QKEY), SendOp::Send, &[sge]).unwrap();
     world.idle(MS);
     world.hosts[0].completions();
 }
 
+/// Rules UD3, UD7.
 #[test]
 fn case_9_all_attached_get_it() {
     for (link, ips, group) in [

@@ -197,6 +197,7 @@ fn uc_writes_of_rxe() {
     );
 }
 
+/// Rules UD2, UD3.
 #[test]
 fn ud_datagrams_of_rxe() {
     for (name, qpn, peer, lens) in [
@@ -225,7 +226,7 @@ fn ud_datagrams_of_rxe() {
             let at = i as u64 * SLOT;
             let len = wc.byte_len as usize - 40;
             assert_eq!(len, lens[i], "{name}");
-            // UD2: the header as it was on the wire.
+            // The header as it was on the wire (UD2).
             let ip = if f.src().v4().is_some() { 20 } else { 40 };
             let grh = player.host.bytes(at, 40);
             assert_eq!(grh[40 - ip..], frames[i][14..14 + ip]);

@@ -356,8 +356,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Takes the keys of a region back, if it is meant for that, has an R_Key (`CASES.md` 81) and
-    /// no window is bound to it (`CASES.md` 82).
+    /// Takes the keys of a region back, if it is meant for that, has an R_Key (case 81) and
+    /// no window is bound to it (case 82).
     fn invalidate_region(&mut self, pd: Pd, key: RKey) -> Result<(), KeyError> {
         let slot = self.slots.get_mut((key.value() >> 8) as usize);
         let slot = slot.ok_or(KeyError::Unknown)?;

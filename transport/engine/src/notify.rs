@@ -1,6 +1,6 @@
 //! The notification point of DCQCN: which marks are told to their senders.
 //!
-//! One CNP per `min_time_between_cnps` and queue pair, destination or port (`DCQCN.md` §2; mlx5's
+//! One CNP per `min_time_between_cnps` and queue pair, destination or port (CC2; mlx5's
 //! NPs do the same). Every marked data packet is counted once: `cnps_out` or `cnps_suppressed`.
 
 use xroce_proto::qp::CnpClass;
@@ -193,6 +193,7 @@ mod tests {
         seen
     }
 
+    /// Rule CC2.
     #[test]
     fn one_notification_per_interval_and_scope() {
         assert_eq!(notified(CnpScope::Qp), [20, 20, 20]);

@@ -319,6 +319,7 @@ mod tests {
         Addressing::given(entries, neighbours)
     }
 
+    /// Rule W26.
     #[test]
     fn the_gid_index_decides_on_source_and_vlan_and_the_service_level_on_priority() {
         let addressing = addressing();
@@ -360,6 +361,7 @@ mod tests {
         assert_eq!(av.src_port, 0xc000);
     }
 
+    /// Rule W25.
     #[test]
     fn case_15_a_hop_limit_that_nobody_gave_is_64_and_a_given_one_is_kept() {
         for (given, sent) in [(0, 64), (1, 1), (64, 64), (255, 255)] {

@@ -297,8 +297,8 @@ pub fn resolve(
         other => other,
     })?;
     match route.kind {
-        // Another port of this machine: over the cable between them, not through `lo` (CASES.md
-        // 13). Whether there is one, the packets will show.
+        // Another port of this machine: over the cable between them, not through `lo`
+        // (case 13). Whether there is one, the packets will show.
         RouteKind::Local => {
             let other = others.find(|i| i.addresses.iter().any(|a| a.ip == dst));
             return other.map(|i| i.mac).ok_or(NeighError::Local(dst));
@@ -445,6 +445,7 @@ fn bits(ip: IpAddr) -> u8 {
 mod tests {
     use super::*;
 
+    /// Rule W24.
     #[test]
     fn multicast_addresses_are_computed() {
         let mac = |ip: &str| multicast_mac(ip.parse().unwrap()).map(|m| m.to_string());

@@ -1,4 +1,4 @@
-//! After warm-up no backend allocates: neither per frame nor per burst (house rule 11).
+//! After warm-up no backend allocates: neither per frame nor per burst.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "../../../tests/counting/mod.rs"]

@@ -126,6 +126,7 @@ mod tests {
         pacer.next().since(begin).as_nanos()
     }
 
+    /// Rule CC10.
     #[test]
     fn exact_at_any_rate() {
         for rate in [1_000_000, 123_456_789, 40_000_000_000, 400_000_000_000_u64] {
@@ -142,6 +143,7 @@ mod tests {
         }
     }
 
+    /// Rule CC10.
     #[test]
     fn an_idle_queue_pair_saves_twenty_microseconds_and_no_more() {
         let rate = Rate::bits_per_second(8_000_000_000);
@@ -168,6 +170,7 @@ mod tests {
         assert_eq!(pacer.next(), Instant::from_nanos(9000));
     }
 
+    /// Rule CC11.
     #[test]
     fn case_120_a_raised_rate_holds_for_the_appointment_too() {
         let mut pacer = Pacer::new(0);

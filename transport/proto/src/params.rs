@@ -4,10 +4,10 @@ use xroce_wire::newtypes::PathMtu;
 
 use crate::time::Duration;
 
-/// Longest message, bytes (RETH.dmalen, `WIRE.md` §1).
+/// Longest message, bytes (RETH.dmalen, W18).
 pub const MESSAGE_LEN_MAX: u32 = 1 << 31;
 
-/// Most PSNs that may be outstanding: half the serial space less one (`RC.md` §1).
+/// Most PSNs that may be outstanding: half the serial space less one (W15).
 pub const OUTSTANDING_PSNS_MAX: u32 = (1 << 23) - 1;
 
 /// Longest message that every queue pair sends, bytes: what devices report. At a path MTU of 256

@@ -1,8 +1,8 @@
 //! Headers of the extension packets that two peers of this stack exchange when both were told to
 //! (`docs/wire-extensions.md`): METH, SETH and PETH.
 //!
-//! Shapes and opcodes are those of MRC as far as they are public (`MRC_UET.md` §2-3). Nothing here
-//! is ever sent to a peer that did not agree.
+//! Shapes and opcodes are those of MRC as far as they are public (E13). Nothing here is ever sent
+//! to a peer that did not agree (E1).
 
 use zerocopy::byteorder::network_endian::{I16, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -269,6 +269,7 @@ mod tests {
         assert_eq!(seth(0x7fff, i16::MIN).base(), Psn::new(0xff_ffff));
     }
 
+    /// Rule E13.
     #[test]
     fn bytes_are_those_of_the_table() {
         let header = Seth {

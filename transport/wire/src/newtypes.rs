@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv6Addr};
 
 const MASK_24: u32 = 0x00ff_ffff;
 
-/// Packet sequence number: 24 bits, modular (RC rules: `RC.md` §1, rxe `psn_compare`).
+/// Packet sequence number: 24 bits, modular (W15).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
@@ -390,7 +390,7 @@ impl PathMtu {
     ];
 
     /// Bytes a RoCEv2 packet may add to its payload within the IP MTU: the kernel's CM counts
-    /// GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28 and ICRC 4 (`WIRE.md` §1).
+    /// GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28 and ICRC 4 (W5).
     pub const OVERHEAD: usize = 96;
 
     /// Payload bytes per packet.
@@ -451,6 +451,7 @@ debug_hex!(Psn Msn Qpn Srqn PKey Va);
 mod tests {
     use super::*;
 
+    /// Rule W15.
     #[test]
     fn psn_is_a_serial_number() {
         let a = Psn::new(0xff_fffe);
@@ -464,6 +465,7 @@ mod tests {
         assert_eq!(Psn::new(0).distance_to(Psn::new(0x80_0000)), -0x80_0000);
     }
 
+    /// Rule W23.
     #[test]
     fn pkey_needs_one_full_member() {
         assert!(PKey::DEFAULT.matches(PKey::new(0x7fff)));
@@ -471,6 +473,7 @@ mod tests {
         assert!(!PKey::new(0x8000).matches(PKey::new(0x8000)));
     }
 
+    /// Rules W5, W16.
     #[test]
     fn path_mtu_sizes() {
         assert_eq!(
@@ -485,6 +488,7 @@ mod tests {
         assert_eq!(PathMtu::Mtu1024.packets(1025), 2);
     }
 
+    /// Rule W21.
     #[test]
     fn gid_maps_ipv4() {
         let gid = Gid::from("192.0.2.1".parse::<IpAddr>().unwrap());

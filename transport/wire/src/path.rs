@@ -130,6 +130,7 @@ impl Flow {
 mod tests {
     use super::*;
 
+    /// Rule W4.
     #[test]
     fn source_ports_are_those_of_ib_core() {
         let flow = |local, peer| Flow::Connected {

@@ -158,6 +158,7 @@ pub fn credit_code(count: u32) -> u8 {
 mod tests {
     use super::*;
 
+    /// Rule W12.
     #[test]
     fn every_byte_survives() {
         for byte in 0..=u8::MAX {
@@ -173,6 +174,7 @@ mod tests {
         assert_eq!(Syndrome::from_u8(0x9f), Syndrome::Reserved(0x9f));
     }
 
+    /// Rule W13.
     #[test]
     fn rnr_timers() {
         let ms = |code| RnrTimer::new(code).unwrap().nanos() as f64 / 1e6;
@@ -189,6 +191,7 @@ mod tests {
         assert_eq!(RnrTimer::at_least(u64::MAX).code(), 0);
     }
 
+    /// Rule W14.
     #[test]
     fn credits() {
         assert_eq!(credit_count(0), Some(0));

@@ -42,6 +42,7 @@ fn icrc(bytes: &[u8]) -> [u8; ICRC_LEN] {
     fast
 }
 
+/// Rules W9, W10.
 #[test]
 fn case_1_pad_bytes_are_covered() {
     for len in [1, 2, 3, 5, 33, 1021, 1022, 1023] {
@@ -63,6 +64,7 @@ fn case_1_pad_bytes_are_covered() {
     }
 }
 
+/// Rules W3, W10.
 #[test]
 fn case_3_what_routers_change_is_masked() {
     let good = send(V4, 64);
@@ -104,6 +106,7 @@ fn case_3_what_routers_change_is_masked() {
 }
 
 /// Every other bit is covered: flipping it is either noticed by the frame or by the ICRC.
+/// Rule W10.
 #[test]
 fn case_3_everything_else_is_covered() {
     let masked_v4 = [ETH + 1, ETH + 8, ETH + 26, ETH + 27, BTH_V4 + 4];
@@ -140,6 +143,7 @@ fn case_3_everything_else_is_covered() {
     }
 }
 
+/// Rule W9.
 #[test]
 fn case_4_short_packets_and_forged_pads() {
     let write = frame(Lower::Udp, &path(V4, None), Opcode::RcWriteOnly, 8);
@@ -169,6 +173,7 @@ fn case_4_short_packets_and_forged_pads() {
     }
 }
 
+/// Rule W7.
 #[test]
 fn case_5_every_opcode_and_length() {
     for opcode in 0..=u8::MAX {
@@ -247,6 +252,7 @@ fn case_5_whole_frames() {
     }
 }
 
+/// Rules W6, Q4.
 #[test]
 fn case_7_reserved_bits() {
     // Sent as zero, over a buffer full of ones.
@@ -295,6 +301,7 @@ fn case_7_reserved_bits() {
     assert_eq!(Packet::parse(&datagram).unwrap().deth(), plain);
 }
 
+/// Rule W6.
 #[test]
 fn case_7_a_version_other_than_zero_is_dropped() {
     let mut bytes = frame(Lower::Udp, &path(V4, None), Opcode::RcSendOnly, 16);
@@ -311,6 +318,7 @@ fn case_16_rewritten_addresses_break_the_icrc() {
 }
 
 /// Lengths and kinds come from the headers: Ethernet pads short frames, and a peer may pad any.
+/// Rule W1.
 #[test]
 fn case_91_a_frame_is_not_judged_by_its_length() {
     for len in [0, 1, 64] {
@@ -327,6 +335,7 @@ fn case_91_a_frame_is_not_judged_by_its_length() {
     }
 }
 
+/// Rules W1, W2.
 #[test]
 fn what_is_not_a_roce_frame() {
     let good = send(V4, 64);

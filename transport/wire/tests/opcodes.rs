@@ -23,6 +23,7 @@ c6 sp meth reth  c7 -p meth reth  c8 ep meth reth  c9 ep meth reth imm
 ca sep meth reth  cb sep meth reth imm
 dc se seth  de se peth";
 
+/// Rule W7.
 #[test]
 fn table() {
     let mut got = Vec::new();
@@ -57,6 +58,7 @@ fn table() {
     assert_eq!(got.len(), Opcode::ALL.len());
 }
 
+/// Rule W8.
 #[test]
 fn header_lengths() {
     let len = |o: Opcode| o.info().header_len;

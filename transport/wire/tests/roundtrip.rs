@@ -201,6 +201,7 @@ fn check_oracle(bytes: &[u8], av: &AddressVector, o: &TemplateOptions) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2000)))]
 
+    /// Rule W8.
     #[test]
     fn emitted_frames_parse_back(
         av in paths(), e in emits(), o in options(), seed: u64, qpn: u32, pkey: u16,
@@ -351,6 +352,7 @@ fn packets_larger_than_ip_are_refused() {
     }
 }
 
+/// Rule W21.
 #[test]
 fn impossible_paths_are_refused() {
     let good = common::path(common::V4, None);

@@ -343,6 +343,7 @@ fn all_vectors() {
     assert_eq!(seen, known, "the vectors hold every extension header");
 }
 
+/// Rules W10, W11, W20.
 #[test]
 fn hardware_captures() {
     let file = load();
@@ -388,6 +389,7 @@ fn behind_a_socket() {
     assert!(ok >= 10);
 }
 
+/// Rule W11.
 #[test]
 fn case_2_the_byte_order_on_the_wire_does_not_depend_on_the_host() {
     let input = unhex(

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
 
     /// A FLUSH as rxe of 6.12 sent it, and the ICRC that zlib computes for it.
+    /// Rule X19.
     #[test]
     fn there_and_back() {
         let hex = "525400770001525400770002080045000040 7a9040004011ab800a4d00020a4d0001 \

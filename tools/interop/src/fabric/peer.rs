@@ -4,7 +4,7 @@
 //! old: it forgets that it is in the middle of one. The next Middle or Last is then out of place for
 //! it. It completes the READ as a success without the rest of its bytes, and flushes all behind it.
 //! A requester has to drop such an ACK, which any duplicate on a network that reorders may bring
-//! (RC.md R9).
+//! (R9, X17).
 
 use super::account::{distance, step};
 use super::fault::Side;
@@ -116,6 +116,7 @@ mod tests {
         old_ack_inside(&record(packets), READ)
     }
 
+    /// Rule X17.
     #[test]
     fn an_old_ack_inside_a_read_is_found() {
         let ack = 0x00ff_fffe;

@@ -34,7 +34,7 @@ fn expected(wrong: Wrong, direction: Direction, kernel: &str) -> (u32, Option<u3
     match wrong {
         Wrong::Key | Wrong::Range | Wrong::RegionRight => (REM_ACCESS, None),
         Wrong::QpRight => (REM_INV_REQ, None),
-        // rxe answers with another code than RC.md S5 (X9).
+        // rxe answers with another code than the specification has (S5, X9).
         Wrong::TooLong if by_rxe => (REM_OP, Some(LOC_QP_OP)),
         Wrong::TooLong => (REM_INV_REQ, Some(LOC_LEN)),
         // rxe 6.12 flushes the work request that caused it as well.

@@ -53,8 +53,7 @@ fn tuning(gone: Gone) -> Tuning {
 /// Debian's kernels have 250 of them a second.
 const JIFFY: Duration = Duration::from_millis(4);
 
-/// Shortest and longest time to give up: each of the transmissions waits between T and 4 T
-/// (RC.md, local ACK timeout).
+/// Shortest and longest time to give up: each of the transmissions waits between T and 4 T (R12).
 fn bounds(tuning: Tuning) -> (Duration, Duration) {
     let timeout = Duration::from_nanos(4_096 << tuning.timeout);
     let transmissions = u32::from(tuning.retry) + 1;

@@ -17,7 +17,7 @@
 //!   identification) as a packet of this flow less than [`DUPLICATE_NS`] ago, and nothing refused
 //!   by the other side in between; any repeat of UC and UD, which send nothing twice. Also an ACK
 //!   that acknowledges nothing new: a NAK acknowledges all before it, a READ or atomic response
-//!   and a SACK what they name and all before (`RC.md` R6, R7).
+//!   and a SACK what they name and all before (R6, R7).
 //! * **Retransmission**: any other repeat.
 //! * **NAK** and **RNR** count in the flow that carries them, i.e. that of the QP refusing.
 //! * A jump of more than [`WINDOW`] PSNs either way is a new connection on the same QP number.

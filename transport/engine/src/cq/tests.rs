@@ -121,6 +121,7 @@ fn case_79_no_wake_up_is_lost_in_any_interleaving() {
     }
 }
 
+/// Rule C8.
 #[test]
 fn case_79_solicited_only_wakes_for_solicited_and_for_errors() {
     // The consumer waits for the message that is solicited: all before it must be there then.
@@ -223,6 +224,7 @@ fn case_78_resizing_loses_nothing_and_overrun_is_told() {
     assert_eq!(table.poll_notification(), Some(cq));
 }
 
+/// Rule C7.
 #[test]
 fn case_119_every_overrun_of_a_queue_is_told() {
     let told = |table: &mut CqTable| std::iter::from_fn(|| table.take_overflow()).count();

@@ -32,6 +32,7 @@ fn table() -> (MrTable, Mr) {
     (table, mr)
 }
 
+/// Rule K4.
 #[test]
 fn ranges_are_checked_without_overflow() {
     let (table, mr) = table();
@@ -60,6 +61,7 @@ fn ranges_are_checked_without_overflow() {
     }
 }
 
+/// Rules K1, K4.
 #[test]
 fn keys_rights_and_domains() {
     let (table, mr) = table();
@@ -107,6 +109,7 @@ fn a_grant_dies_with_its_region() {
     assert_eq!(table.read(&grant, 0, &mut [0]), Err(Revoked));
 }
 
+/// Rule K2.
 #[test]
 fn what_cannot_be_registered() {
     let mut table = MrTable::default();
@@ -161,6 +164,7 @@ fn an_invalidated_key_is_worth_nothing() {
     );
 }
 
+/// Rule K6.
 #[test]
 fn case_81_only_what_allows_it_is_invalidated() {
     let mut table = MrTable::default();
@@ -198,6 +202,7 @@ fn atomics_need_eight_aligned_bytes() {
     assert_eq!(bytes, 6u64.to_ne_bytes());
 }
 
+/// Rule S19.
 #[test]
 fn flush_checks_the_range_or_the_region() {
     let mut table = MrTable::default();

@@ -57,7 +57,7 @@ fn k6_type_1_is_for_every_qp_of_its_domain_and_only_its_range() {
         assert_eq!(remote(&table, qpn, rkey, va, 100), Ok(()));
         assert_eq!(remote(&table, qpn, rkey, va, 101), Err(KeyError::Range));
         assert_eq!(remote(&table, qpn, rkey, mr.va, 1), Err(KeyError::Range));
-        // CASES.md 24: an end beyond the address space.
+        // An end beyond the address space (case 24).
         let top = Va::new(u64::MAX - 3);
         assert_eq!(remote(&table, qpn, rkey, top, 8), Err(KeyError::Range));
     }
@@ -173,6 +173,7 @@ fn a_bound_type_1_window_is_not_bound_by_work_request() {
     assert_eq!(no_window, Err(BindError::NoWindow));
 }
 
+/// Rule K6.
 #[test]
 fn case_82_a_region_with_windows_stays() {
     let (mut table, mr) = setup();
@@ -197,6 +198,7 @@ fn case_82_a_region_with_windows_stays() {
     assert_eq!(table.deregister(heir.lkey), Ok(()));
 }
 
+/// Rule K6.
 #[test]
 fn case_84_rights_domains_and_ranges_of_a_bind() {
     let (mut table, mr) = setup();

@@ -53,7 +53,7 @@ pub(super) fn is_executed_at_once(operation: Operation) -> bool {
     )
 }
 
-/// S4 for these: eight bytes of ATOMIC WRITE, announced as such, and nothing behind the others.
+/// Eight bytes of ATOMIC WRITE, announced as such, and nothing behind the others (S4).
 pub(super) fn check_length(operation: Operation, pkt: &Packet<'_>) -> Result<(), Reject> {
     let (announced, carried) = match operation {
         Operation::AtomicWrite => (pkt.reth().map_or(0, |r| r.len), ATOMIC_LEN as usize),
@@ -384,7 +384,7 @@ impl Qp {
             .map_err(|_| REMOTE_ACCESS)
     }
 
-    /// S12: the stored answer once more, or nothing.
+    /// The stored answer once more, or nothing (S12).
     #[cold]
     pub(super) fn repeat(&mut self, pkt: &Packet<'_>) -> Result<(), Reject> {
         let named = pkt
@@ -428,8 +428,8 @@ impl Qp {
         Some(len)
     }
 
-    /// S14: after the data is placed and before the completion. A key that cannot be taken back
-    /// is an error of the peer's request, so it hears of it; rdma_rxe leaves it to its timeout.
+    /// After the data is placed and before the completion (S14). A key that cannot be taken back
+    /// is an error of the peer's request, so it hears of it. rdma_rxe acknowledges the SEND.
     #[cold]
     pub(super) fn invalidate_remote<M: Memory, S: Sink>(
         &mut self,

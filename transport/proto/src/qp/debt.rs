@@ -160,7 +160,7 @@ impl Qp {
                 }
                 // Nobody may be waiting for it: a duplicate is never answered by a NAK (S12).
                 Err(_) if self.replay.drop_repetition() => {}
-                // The memory went away in the middle of the answer (CASES.md 26).
+                // The memory went away in the middle of the answer (case 26).
                 Err(psn) => self.refuse_read(cx, psn),
             }
         }

@@ -1,4 +1,4 @@
-//! The end of a queue pair: everything posted completes as flushed (C3), and a report says why.
+//! The end of a queue pair: everything posted completes as flushed (C4), and a report says why.
 
 use super::{Qp, QpState};
 use crate::time::Instant;

@@ -79,7 +79,7 @@ impl Qp {
         signal: LossSignal,
         congestion: Congestion,
     ) {
-        // An RNR wait wins over everything (X8, CASES.md 56): it ends in a resend anyway.
+        // An RNR wait wins over everything (X8, case 56): it ends in a resend anyway.
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }

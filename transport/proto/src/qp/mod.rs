@@ -544,7 +544,7 @@ impl Qp {
         from.src == av.dst && from.dst == av.src && from.vid == self.cold.vid
     }
 
-    /// The checks of `WIRE.md` §10 that need the QP.
+    /// The checks of a received packet (W22) that need the QP.
     #[inline(always)]
     fn admit(&self, from: &Arrival, pkt: &Packet<'_>) -> Result<(), Why> {
         let info = pkt.info();

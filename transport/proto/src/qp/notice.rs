@@ -1,9 +1,9 @@
 //! ECN: packets that may be marked on the way, and the notification of those that were.
 //!
-//! The receiver of a marked data packet owes its sender a CNP (`WIRE.md` §6, `DCQCN.md` §2), and
-//! the driver says whether it may be sent now: how often is moderated per queue pair, per
-//! destination or per port, and only the driver sees all of them. A CNP goes before everything
-//! else, in a class of its own, is neither paced nor acknowledged, and is never marked itself.
+//! The receiver of a marked data packet owes its sender a CNP (W20, CC2), and the driver says
+//! whether it may be sent now: how often is moderated per queue pair, per destination or per port,
+//! and only the driver sees all of them. A CNP goes before everything else, in a class of its own,
+//! is neither paced nor acknowledged, and is never marked itself (CC4).
 
 use xroce_wire::newtypes::{PKey, PathMtu, Psn, Qpn, VlanTci};
 use xroce_wire::opcode::Opcode;

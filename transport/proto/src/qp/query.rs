@@ -76,7 +76,7 @@ impl Qp {
     }
 
     /// A congestion notification (CNP) for this QP. Nothing is answered; one that is not from the
-    /// peer counts as any packet that is not (`CASES.md` 94).
+    /// peer counts as any packet that is not (case 94).
     pub fn handle_cnp(&mut self, now: Instant, from: &Arrival) {
         if self.tx.state.sends() && self.is_on_path(from) {
             self.counters.rare().cnps_in += 1;

@@ -3,7 +3,7 @@
 //! A ring of `max_dest_rd_atomic` entries, each the PSN range and memory range of one READ, or the
 //! result of one atomic. A duplicate finds its entry and rewinds it (S9, S12); a new request takes
 //! over the oldest entry. If the peer has as many unanswered requests as its limit allows, another
-//! one exceeds it (S11, `CASES.md` 33). FLUSHes are kept apart and count for nothing
+//! one exceeds it (S11, case 33). FLUSHes are kept apart and count for nothing
 //! ([`super::flushes`]).
 //!
 //! Responses sent before are only repeated: nobody may be waiting for them, and their memory may
@@ -313,7 +313,7 @@ impl Replay {
         if !same_range {
             return false;
         }
-        // The memory may have changed hands since: the key is checked again (CASES.md 22).
+        // The memory may have changed hands since: the key is checked again (case 22).
         let Some(grant) = recheck(job) else {
             return false;
         };

@@ -129,7 +129,7 @@ impl Qp {
         }
     }
 
-    /// S2: inside a message only its Middle and Last, outside only First and Only.
+    /// Inside a message only its Middle and Last, outside only First and Only (S2).
     #[inline(always)]
     pub(super) fn check_sequence(
         &self,
@@ -207,7 +207,7 @@ impl Qp {
         }
     }
 
-    /// S4: position, announced length and padding agree with the payload.
+    /// Position, announced length and padding agree with the payload (S4).
     #[inline(always)]
     pub(super) fn check_length(
         &self,
@@ -417,9 +417,9 @@ impl Qp {
         sink.complete(self.cold.init.recv_cq, wc);
     }
 
-    /// S12: a SEND or WRITE seen before is acknowledged again and not executed; a READ is
-    /// answered again from memory, an atomic from its stored result; anything else is dropped.
-    /// Never a NAK.
+    /// A SEND or WRITE seen before is acknowledged again and not executed; a READ is answered
+    /// again from memory, an atomic from its stored result; anything else is dropped. Never a NAK
+    /// (S12).
     fn duplicate<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,

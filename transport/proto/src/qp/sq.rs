@@ -160,7 +160,7 @@ impl Wqe {
     }
 
     /// Whether its last packet carries the solicited event bit: only what takes a receive of the
-    /// peer may (`WIRE.md` §2).
+    /// peer may (W19).
     #[inline]
     pub(super) fn is_solicited(&self) -> bool {
         self.flags.contains(SendFlags::SOLICITED)

@@ -1,7 +1,7 @@
 //! QP states and the modify table: which attributes a transition needs and which it allows.
 //!
-//! Source: `RC.md` §5, the table of Linux `ib_core` (identical to `man ibv_modify_qp`). Any state
-//! goes to RESET, and any but RESET to ERR, with no attribute but the state.
+//! Source: the table of Linux `ib_core`, which `man ibv_modify_qp` repeats (Q5). Any state goes to
+//! RESET, and any but RESET to ERR, with no attribute but the state.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -367,6 +367,7 @@ mod tests {
     use super::*;
     use alloc::{format, string::String};
 
+    /// Rule Q5.
     #[test]
     fn the_whole_table() {
         let mut text = String::new();
@@ -386,9 +387,10 @@ mod tests {
         insta::assert_snapshot!(text);
     }
 
+    /// Rule Q5.
     #[test]
     fn masks_seen_live() {
-        // RC.md §5: RTR 0x129181, RTS 0x12e01, INIT RC 0x39, UD 0x71 (with ACCESS_FLAGS optional).
+        // The masks that programs pass to Linux' verbs (Q5).
         let with_state = |r: Rule| (r.required | AttrMask::STATE).bits();
         let rc = |from, to| with_state(rule_of(QpType::Rc, from, to).unwrap());
         assert_eq!(rc(Init, Rtr), 0x12_9181);

@@ -77,7 +77,7 @@ impl Qp {
         let wqe = *self.sq.wqe(index);
         let (packet, psn) = (self.tx.send_packet, self.tx.next_psn);
         let service = QpType::Uc.service();
-        // Nobody answers: AckReq stays clear (CASES.md 69).
+        // Nobody answers: AckReq stays clear (case 69).
         match self.write_data(cx, frame, index, &wqe, packet, psn, false, service) {
             Ok(len) => {
                 let len = len?;

@@ -162,7 +162,7 @@ impl Qp {
             headers,
             dst: av.dst,
             traffic_class: av.traffic_class,
-            // A group has no other number (UD7, CASES.md 10).
+            // A group has no other number (UD7, case 10).
             qpn: if av.dst.ip().is_multicast() {
                 Qpn::MULTICAST
             } else {
@@ -255,7 +255,7 @@ impl Qp {
     /// Experienced.
     ///
     /// Nothing is answered. What does not fit is dropped and counted, and its receive stays
-    /// posted: a buffer that is too small as well (UD5, CASES.md 20).
+    /// posted: a buffer that is too small as well (UD5, case 20).
     pub fn handle_datagram<M: Memory, S: Sink>(
         &mut self,
         cx: &mut Cx<'_, M, S>,

@@ -1,5 +1,5 @@
 //! Go-back-N: one resend from the lost PSN per event; a repeated NAK changes nothing until there
-//! is progress or a timeout (`CASES.md` 54: every extra NAK used to restart the whole window).
+//! is progress or a timeout (case 54: every extra NAK used to restart the whole window).
 //!
 //! A network that drops every n-th packet and a sender that repeats bursts of n packets stay in
 //! step: the same PSN, or the one a few places on, is lost for ever. So the burst shrinks to eight

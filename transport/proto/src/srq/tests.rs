@@ -70,6 +70,7 @@ impl Model {
 }
 
 proptest! {
+    /// Rule K7.
     #[test]
     fn first_in_first_out_through_every_change(ops in proptest::collection::vec(op(), 1..80)) {
         let mut srq = SharedReceiveQueue::new(&ATTR).unwrap();

@@ -12,7 +12,7 @@ pub const GRH_LEN: usize = Ipv6Hdr::LEN;
 const HOPS_UNKNOWN: u8 = 64;
 
 impl Frame<'_> {
-    /// What a UD receive buffer begins with (`RC.md` UD2): the IPv6 header as received, or 20
+    /// What a UD receive buffer begins with (UD2): the IPv6 header as received, or 20
     /// zero bytes and the IPv4 header. Behind a socket the header is made anew of what the socket
     /// told, with a right checksum and identification 0.
     #[must_use]

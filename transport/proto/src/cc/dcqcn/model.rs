@@ -1,4 +1,4 @@
-//! A second DCQCN, written from the description alone (`DCQCN.md` §3) and as plainly as possible:
+//! A second DCQCN, written from the description alone (CC5 to CC9) and as plainly as possible:
 //! floating point, one step per microsecond, nothing lazy. Both are given the same random
 //! notifications and bytes, and must agree all the way.
 

@@ -1,4 +1,4 @@
-//! The arithmetic of `DCQCN.md` §4, and what the hardware's variant does differently.
+//! The arithmetic of DCQCN (CC5 to CC8), and what the hardware's variant does differently.
 
 use alloc::vec::Vec;
 
@@ -21,6 +21,7 @@ fn alpha(flow: &Dcqcn, now: Instant) -> f64 {
     f64::from(u32::try_from(alpha).unwrap()) / f64::from(1_u32 << 30)
 }
 
+/// Rule CC8.
 #[test]
 fn without_notifications_the_link_limits() {
     let mut flow = Dcqcn::new(DcqcnParams::PAPER, LINE);
@@ -30,6 +31,7 @@ fn without_notifications_the_link_limits() {
     assert_eq!(flow.next_timer(), Instant::NEVER);
 }
 
+/// Rules CC5, CC7.
 #[test]
 fn case_88_the_cut_is_by_the_alpha_of_before() {
     let mut flow = Dcqcn::new(DcqcnParams::PAPER, LINE);
@@ -52,6 +54,7 @@ fn case_88_the_cut_is_by_the_alpha_of_before() {
     assert!(seen.windows(2).all(|w| w[1].0 == w[0].1), "only when due");
 }
 
+/// Rule CC7.
 #[test]
 fn the_target_moves_on_after_fast_recovery() {
     let mut flow = Dcqcn::new(DcqcnParams::PAPER, LINE);
@@ -70,6 +73,7 @@ fn the_target_moves_on_after_fast_recovery() {
     );
 }
 
+/// Rule CC7.
 #[test]
 fn hyper_increase_needs_both_counters_beyond_the_threshold() {
     let mut params = DcqcnParams::PAPER;
@@ -92,6 +96,7 @@ fn hyper_increase_needs_both_counters_beyond_the_threshold() {
     assert_eq!(rates(&flow, at(0)).1, 21_720, "min(7, 7) - 5");
 }
 
+/// Rule CC6.
 #[test]
 fn alpha_halves_in_177_periods() {
     let mut flow = Dcqcn::new(DcqcnParams::PAPER, LINE);
@@ -138,6 +143,7 @@ fn a_late_poll_counts_the_steps_it_missed() {
     assert_eq!(late.next_timer(), early.next_timer());
 }
 
+/// Rule CC8.
 #[test]
 fn never_below_the_lowest_rate() {
     for params in [DcqcnParams::PAPER, DcqcnParams::MLX5, DcqcnParams::STRAWMAN] {
@@ -152,6 +158,7 @@ fn never_below_the_lowest_rate() {
     }
 }
 
+/// Rule CC9.
 #[test]
 fn mlx5_cuts_once_per_monitor_period() {
     let mut flow = Dcqcn::new(DcqcnParams::MLX5, LINE);
@@ -171,6 +178,7 @@ fn mlx5_cuts_once_per_monitor_period() {
     assert_eq!(flow.next_timer(), at(112));
 }
 
+/// Rule CC9.
 #[test]
 fn mlx5_clamps_the_target_after_an_increase_by_time() {
     let mut flow = Dcqcn::new(DcqcnParams::MLX5, LINE);
@@ -192,6 +200,7 @@ fn mlx5_clamps_the_target_after_an_increase_by_time() {
     assert_eq!(targets, [0, 5, 55, 105]);
 }
 
+/// Rule CC9.
 #[test]
 fn mlx5_alpha_moves_every_microsecond() {
     let mut flow = Dcqcn::new(DcqcnParams::MLX5, LINE);

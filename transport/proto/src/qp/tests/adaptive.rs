@@ -38,6 +38,7 @@ fn before_the_first_round_trip_the_timeout_is_the_configured_one() {
     t.expect(&["SEND Only 100 A [8]"]);
 }
 
+/// Rule R19.
 #[test]
 fn the_timeout_follows_the_round_trip_between_floor_and_configured() {
     // Three round trips after the first sample: the smoothed one and four times half of it.
@@ -53,6 +54,7 @@ fn the_timeout_follows_the_round_trip_between_floor_and_configured() {
     }
 }
 
+/// Rule R19.
 #[test]
 fn short_timeouts_do_not_use_up_the_retries() {
     let mut t = bench();

@@ -114,6 +114,7 @@ fn flush_op(placement: Placement, whole_region: bool) -> SendOp {
     }
 }
 
+/// Rule S10.
 #[test]
 fn atomics_change_memory_and_return_what_was_there() {
     let mut t = bench();
@@ -134,6 +135,7 @@ fn atomics_change_memory_and_return_what_was_there() {
     assert_eq!(t.qp.expected_psn(), Psn::new(0x104));
 }
 
+/// Rule S12.
 #[test]
 fn case_21_a_lost_atomic_ack_is_replayed_and_not_executed_again() {
     let mut t = bench();
@@ -196,6 +198,7 @@ fn case_21_an_unknown_duplicate_is_dropped() {
     assert_eq!(t.qp.state(), QpState::Rts);
 }
 
+/// Rules S10, S16.
 #[test]
 fn case_18_and_68_refused_atomics_are_naked_by_acknowledge() {
     let (none, atomic) = (Access::empty(), Access::REMOTE_ATOMIC);
@@ -277,6 +280,7 @@ fn rights_of_the_qp_come_first_and_are_invalid_requests() {
     }
 }
 
+/// Rule S11.
 #[test]
 fn case_33_too_many_atomics_are_refused() {
     let mut t = bench_with_limit(2);
@@ -289,6 +293,7 @@ fn case_33_too_many_atomics_are_refused() {
     assert_eq!(t.mem.atomics, 1);
 }
 
+/// Rule S8.
 #[test]
 fn responses_leave_in_the_order_of_the_requests() {
     let mut t = bench();
@@ -318,6 +323,7 @@ fn a_repeated_ack_does_not_pass_an_atomic() {
     t.expect(&["ACK 100 syn=1f msn=2"]);
 }
 
+/// Rule S10.
 #[test]
 fn atomic_write_stores_the_bytes_as_they_came_once() {
     let mut t = bench();
@@ -332,6 +338,7 @@ fn atomic_write_stores_the_bytes_as_they_came_once() {
     assert_eq!((t.get(8), t.mem.atomics), (0, 1));
 }
 
+/// Rule S19.
 #[test]
 fn flush_is_done_once_as_far_as_it_says() {
     let mut t = bench();
@@ -360,6 +367,7 @@ fn flush_is_done_once_as_far_as_it_says() {
 
 /// rdma_rxe sends both again with the remote address 0 (seen with Linux 6.12). Nothing is executed
 /// and nothing of the memory is told, so that the key and the PSN are enough.
+/// Rule X18.
 #[test]
 fn what_is_answered_by_nothing_may_come_again_with_another_address() {
     let mut t = bench();
@@ -400,6 +408,7 @@ fn atomics_are_posted_and_completed() {
     assert_eq!(t.qp.poll_timeout(), None);
 }
 
+/// Rule S20.
 #[test]
 fn atomic_write_and_flush_are_posted_and_completed() {
     let mut t = bench();
@@ -545,6 +554,7 @@ fn naks_of_atomics_are_told() {
     }
 }
 
+/// Rule R3.
 #[test]
 fn the_requester_keeps_to_its_limit_of_reads_and_atomics() {
     let mut t = bench_with_limit(2);
@@ -577,6 +587,7 @@ fn the_requester_keeps_to_its_limit_of_reads_and_atomics() {
     t.expect(&["ACK 100 syn=61 msn=0"]);
 }
 
+/// Rule R4.
 #[test]
 fn case_64_a_fence_waits_for_atomics_and_nothing_else() {
     let fenced = SendFlags::FENCE | SendFlags::SIGNALED;
@@ -681,6 +692,7 @@ fn a_send_with_invalidate_is_sent() {
     assert_eq!(t.sent().len(), 3);
 }
 
+/// Rule S14.
 #[test]
 fn a_send_with_invalidate_takes_the_key_back_after_its_data() {
     let mut t = bench();
@@ -717,6 +729,7 @@ fn a_send_with_invalidate_takes_the_key_back_after_its_data() {
     assert_eq!(t.received(), [(2, WrFlushErr)]);
 }
 
+/// Rule S14.
 #[test]
 fn case_81_a_key_that_cannot_be_invalidated_is_a_remote_access_error() {
     for bad_key in [false, true] {
@@ -745,6 +758,7 @@ fn an_invalidated_region_ends_a_read_in_the_middle() {
     t.expect(&["ACK 101 syn=62 msn=2"]);
 }
 
+/// Rule R4.
 #[test]
 fn local_inv_waits_for_all_earlier_work() {
     let mut t = bench();
@@ -793,6 +807,7 @@ fn local_inv_of_a_key_that_is_not_there_fails() {
     assert_eq!(t.events(), [], "the completion says it");
 }
 
+/// Rule W19.
 #[test]
 fn the_solicited_event_reaches_every_receive_and_no_plain_write() {
     let mut t = bench();

@@ -42,6 +42,7 @@ fn it_reaches_memory_whole_and_completes_as_bind_mw() {
     assert_eq!((wc.opcode as u8, wc.byte_len), (5, 0));
 }
 
+/// Rule R4.
 #[test]
 fn it_waits_for_all_before_it_and_holds_back_what_follows() {
     let mut t = Bench::new();
@@ -74,6 +75,7 @@ fn a_loss_before_it_is_repaired_first() {
     assert_eq!(t.sent(), [(1, Success), (2, Success)]);
 }
 
+/// Rule K6.
 #[test]
 fn a_bind_that_fails_is_status_6_and_the_end() {
     let mut t = Bench::new();

@@ -21,6 +21,7 @@ fn a_read_lands_in_its_sges() {
     assert_ne!(t.mem.bytes[1000..1004], [0xaa; 4]);
 }
 
+/// Rule C2.
 #[test]
 fn unsignaled_requests_complete_silently_but_errors_speak() {
     let mut t = Bench::new();
@@ -35,6 +36,22 @@ fn unsignaled_requests_complete_silently_but_errors_speak() {
     assert_eq!(t.sent(), [(3, RemInvReqErr)]);
 }
 
+#[test]
+fn c3_an_unsignaled_request_frees_its_slot_when_it_is_done() {
+    let mut t = Bench::new();
+    for i in 0..128 {
+        t.send_flags(i, SendOp::Send, 1, SendFlags::empty());
+    }
+    t.tx();
+    t.rx(ack(0x17f));
+    assert_eq!(t.sent(), []);
+    t.send(128, SendOp::Send, 1);
+    t.tx();
+    t.rx(ack(0x180));
+    assert_eq!(t.sent(), [(128, Success)]);
+}
+
+/// Rules R6, R8.
 #[test]
 fn case_52_an_ack_does_not_complete_past_an_unanswered_read() {
     let mut t = Bench::new();
@@ -58,6 +75,7 @@ fn case_52_an_ack_does_not_complete_past_an_unanswered_read() {
     assert_eq!(t.qp.counters().implied_naks, 1);
 }
 
+/// Rule R8.
 #[test]
 fn a_gap_in_read_responses_asks_for_the_rest_once() {
     let mut t = Bench::new();
@@ -107,6 +125,7 @@ fn case_130_one_late_response_is_one_loss() {
     t.expect(&["RDMA READ Request 104 A va=7000 rkey=77 len=1032"]);
 }
 
+/// Rule R9.
 #[test]
 fn case_53_ghosts_are_dropped() {
     let mut t = Bench::new();
@@ -127,6 +146,7 @@ fn case_53_ghosts_are_dropped() {
     assert_eq!(t.sent(), [(1, Success)]);
 }
 
+/// Rules R10, R14, X10.
 #[test]
 fn case_53_bad_responses_fail_the_request() {
     let start = || {
@@ -170,6 +190,7 @@ fn case_53_bad_responses_fail_the_request() {
     assert_eq!(t.sent(), [(1, BadRespErr), (2, WrFlushErr)]);
 }
 
+/// Rules R9, X5.
 #[test]
 fn case_98_an_old_ack_is_no_progress() {
     let mut t = Setup {
@@ -195,6 +216,7 @@ fn case_98_an_old_ack_is_no_progress() {
     assert_eq!(t.qp.counters().timeouts, 3);
 }
 
+/// Rules R14, C1, X9.
 #[test]
 fn fatal_naks_and_their_status() {
     for (byte, status) in [(0x61, RemInvReqErr), (0x62, RemAccessErr), (0x63, RemOpErr)] {
@@ -284,6 +306,7 @@ fn the_window_bounds_what_is_in_flight() {
 
 /// The peer waits for one ACK timeout after each packet of a READ's responses: a governed rate below
 /// that would end the connection. A rate that the user has set is kept.
+/// Rule CC12.
 #[test]
 fn congestion_control_slows_down_to_a_packet_per_quarter_of_the_timeout() {
     use crate::cc::{CongestionControl, Fixed, Rate};

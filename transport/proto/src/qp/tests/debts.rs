@@ -77,6 +77,7 @@ fn set_limit(t: &mut Bench, limit: u8) {
     assert_eq!(t.qp.query().attr.max_dest_rd_atomic, Some(limit));
 }
 
+/// Rule S9.
 #[test]
 fn case_109_a_copy_of_a_read_outlives_its_key() {
     for (selective, burst) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -153,6 +154,7 @@ fn a_part_asked_for_again_does_not_cut_the_first_answer_short() {
     assert_eq!(t.tx().len(), 3);
 }
 
+/// Rule S17.
 #[test]
 fn case_110_an_ack_that_is_owed_outlives_the_queue_pair() {
     let mut t = bench();
@@ -308,6 +310,7 @@ fn case_110_last_words_are_debts_alone() {
     assert_eq!(last_words(&mut t, true), [""; 0]);
 }
 
+/// Rule S19.
 #[test]
 fn case_112_flushes_take_no_resource() {
     let mut t = bench_with_limit(4);
@@ -359,6 +362,7 @@ fn case_112_repeated_flushes_keep_their_place_among_repeated_reads() {
     t.expect_silence();
 }
 
+/// Rule S19.
 #[test]
 fn case_112_more_flushes_than_are_kept_come_again_when_there_is_room() {
     let mut t = bench_with_limit(4);
@@ -397,6 +401,7 @@ fn case_113_the_limit_set_to_its_value_changes_nothing() {
     t.expect(&["ATOMIC ACK 100 syn=1f msn=2 original=0"]);
 }
 
+/// Rule Q3.
 #[test]
 fn case_113_another_limit_keeps_what_was_accepted() {
     for limit in [2, 5, 9] {
@@ -439,6 +444,7 @@ fn case_113_another_limit_keeps_what_was_accepted() {
     t.expect(&["ACK 101 syn=61 msn=1"]);
 }
 
+/// Rule S1.
 #[test]
 fn case_117_a_dropped_packet_is_asked_for_though_the_gap_closes() {
     for late in [send(0x101), send(0x101).a()] {
@@ -550,6 +556,7 @@ fn empty_writes(t: &mut Bench, from: u32, to: u32) {
     t.tx();
 }
 
+/// Rule S18.
 #[test]
 fn case_118_what_was_answered_a_lap_of_psns_ago_is_not_what_comes_again() {
     let mut t = bench();

@@ -93,6 +93,7 @@ fn case_114_losses_in_step_end_in_completion_and_half_the_goodput() {
     }
 }
 
+/// Rule R18.
 #[test]
 fn case_114_a_burst_shrinks_when_a_packet_is_lost_twice_and_grows_again() {
     let mut t = Bench::new();
@@ -118,6 +119,7 @@ fn case_114_a_burst_shrinks_when_a_packet_is_lost_twice_and_grows_again() {
     assert_eq!(t.tx().len(), 8, "three bursts arrived");
 }
 
+/// Rules R17, X6.
 #[test]
 fn what_a_nak_asked_for_is_sent_once_more_after_some_round_trips() {
     let mut t = Bench::new();

@@ -49,6 +49,7 @@ fn check(t: &mut Bench, op: SendOp, max: u32) {
     assert_eq!(post(&parts), longer, "{op:?}");
 }
 
+/// Rules W16, W18.
 #[test]
 fn case_128_the_longest_message_at_each_path_mtu() {
     let imm = [0; 4];

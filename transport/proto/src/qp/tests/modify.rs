@@ -94,7 +94,7 @@ fn spoil(attr: &mut QpAttr, bits: &[bool], n: u8, m: u16) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(512)))]
 
-    /// Q2, over walks through all states: a modify is done as asked or not at all.
+    /// Over walks through all states: a modify is done as asked or not at all (Q2).
     #[test]
     fn q2_a_failed_modify_changes_nothing(walk in proptest::collection::vec(attrs(), 1..12)) {
         let mut init = Setup::default().init;
@@ -137,6 +137,7 @@ fn says(info: &QpInfo, set: &QpAttr) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Rule Q6.
 #[test]
 fn a_query_says_what_is_now() {
     let mut t = Bench::new();
@@ -161,7 +162,7 @@ fn a_query_says_what_is_now() {
     assert!(t.qp.query().sq_draining);
     t.rx(ack(0x102));
     assert!(!t.qp.query().sq_draining);
-    // RESET forgets them (CASES.md 47).
+    // RESET forgets them (case 47).
     t.qp.modify(&QpAttr::state(QpState::Reset), &mut t.log)
         .unwrap();
     let attr = t.qp.query().attr;

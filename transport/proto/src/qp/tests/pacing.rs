@@ -111,6 +111,7 @@ fn case_111_a_pacer_is_no_silence_of_the_peer() {
     }
 }
 
+/// Rule CC12.
 #[test]
 fn case_111_congestion_control_at_its_floor_causes_no_timeout() {
     for (name, timeout) in [("dcqcn-mlx5", 14), ("dcqcn", 14), ("dcqcn-mlx5", 10)] {
@@ -156,6 +157,7 @@ fn the_timer_runs_from_the_packet_that_asks() {
     assert_eq!(t.qp.poll_timeout(), None);
 }
 
+/// Rule R2.
 #[test]
 fn case_116_a_smaller_window_asks_for_what_is_under_way() {
     let smaller = |n| QpAttr {
@@ -207,6 +209,7 @@ fn case_116_a_window_cut_by_delay_asks_for_what_is_under_way() {
     }
 }
 
+/// Rule CC11.
 #[test]
 fn case_120_a_rate_limit_that_is_raised_holds_at_once() {
     for kbps in [1, 10] {
@@ -247,6 +250,7 @@ fn case_121_a_timeout_switched_on_holds_for_what_is_outstanding() {
     t.expect(&["RDMA READ Request 100 A va=3000 rkey=77 len=8"]);
 }
 
+/// Rule K5.
 #[test]
 fn case_122_an_error_in_the_middle_of_a_request_spares_those_before_it() {
     let mut t = Bench::new();

@@ -200,6 +200,7 @@ fn run(t: &mut Bench, kinds: [Kind; REQUESTS], mut order: u32) -> u32 {
     repeated
 }
 
+/// Rules S12, S13.
 #[test]
 fn s12_every_order_of_requests_copies_and_answers() {
     let mut t = Setup {

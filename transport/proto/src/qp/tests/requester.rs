@@ -5,6 +5,7 @@ use crate::wr::PostError;
 use WcStatus::{LocProtErr, RetryExcErr, RnrRetryExcErr, Success, WrFlushErr};
 use xroce_wire::opcode::Opcode as O;
 
+/// Rule R1.
 #[test]
 fn a_message_becomes_first_middle_last() {
     let mut t = Bench::new();
@@ -31,6 +32,7 @@ fn a_message_becomes_first_middle_last() {
     ]);
 }
 
+/// Rule W16.
 #[test]
 fn case_36_zero_length_takes_one_psn() {
     let mut t = Bench::new();
@@ -52,6 +54,7 @@ fn case_36_zero_length_takes_one_psn() {
     );
 }
 
+/// Rule R2.
 #[test]
 fn an_ack_is_asked_for_at_the_end_of_a_burst() {
     let mut t = Bench::new();
@@ -78,6 +81,7 @@ fn an_ack_is_asked_for_at_the_end_of_a_burst() {
     assert_eq!(asked, [31, 39]);
 }
 
+/// Rule C6.
 #[test]
 fn case_73_data_is_gathered_from_all_sges_and_from_all_inline_parts() {
     let mut t = Bench::new();
@@ -100,6 +104,7 @@ fn case_73_data_is_gathered_from_all_sges_and_from_all_inline_parts() {
     assert_eq!(Packet::parse(&frame).unwrap().payload(), b"abcdef");
 }
 
+/// Rules R7, R11.
 #[test]
 fn case_43_go_back_n_resends_from_the_nak() {
     let mut t = Bench::new();
@@ -120,6 +125,7 @@ fn case_43_go_back_n_resends_from_the_nak() {
     assert_eq!(t.qp.counters().retransmits, 4);
 }
 
+/// Rules R11, X3.
 #[test]
 fn case_54_repeated_naks_cause_one_resend() {
     let mut t = Bench::new();
@@ -133,6 +139,7 @@ fn case_54_repeated_naks_cause_one_resend() {
     t.expect_silence();
 }
 
+/// Rule R15.
 #[test]
 fn case_60_a_resend_in_the_middle_keeps_the_opcode_of_its_psn() {
     let mut t = Bench::new();
@@ -153,6 +160,7 @@ fn case_60_a_resend_in_the_middle_keeps_the_opcode_of_its_psn() {
     ]);
 }
 
+/// Rule R13.
 #[test]
 fn case_55_rnr_retry_counts_and_seven_is_for_ever() {
     for (rnr_retry, naks) in [(0, 1), (3, 4)] {
@@ -214,6 +222,7 @@ fn rnr_retries_are_reloaded_by_progress() {
     }
 }
 
+/// Rule R13.
 #[test]
 fn an_rnr_nak_restores_the_retries_of_the_timeout() {
     // A receiver that is long not ready answers many times; some of its answers get lost. It is
@@ -240,6 +249,7 @@ fn an_rnr_nak_restores_the_retries_of_the_timeout() {
     assert_eq!(t.qp.counters().timeouts, 20);
 }
 
+/// Rules R13, X8.
 #[test]
 fn case_56_silence_until_the_rnr_timer_expires() {
     // ACK timeout 1.05 ms (code 8), RNR code 31: 491.52 ms.
@@ -266,6 +276,7 @@ fn case_56_silence_until_the_rnr_timer_expires() {
     assert_eq!(t.qp.counters().timeouts, 0);
 }
 
+/// Rules R12, X3.
 #[test]
 fn case_58_and_70_retries_the_time_to_error_and_its_status() {
     let mut t = Setup {
@@ -306,6 +317,7 @@ fn case_58_and_70_retries_the_time_to_error_and_its_status() {
 
 /// Seen of rdma_rxe in a busy machine: it answered each of 256 packets, but only after eight
 /// timeouts, in which it had got 256 copies more each.
+/// Rule R12.
 #[test]
 fn a_peer_slower_than_the_timeout_gets_time_not_copies() {
     let timeout = Duration::from_nanos(4096 << 8);
@@ -337,6 +349,7 @@ fn a_peer_slower_than_the_timeout_gets_time_not_copies() {
     assert_eq!(t.tx().len(), 1);
 }
 
+/// Rule R12.
 #[test]
 fn case_58_progress_restores_the_retries() {
     let mut t = Setup {
@@ -357,6 +370,7 @@ fn case_58_progress_restores_the_retries() {
     assert_eq!(t.sent().len(), 20);
 }
 
+/// Rule R4.
 #[test]
 fn case_64_a_fence_waits_for_reads_and_for_nothing_else() {
     let fence = SendFlags::FENCE | SendFlags::SIGNALED;
@@ -380,6 +394,7 @@ fn case_64_a_fence_waits_for_reads_and_for_nothing_else() {
     assert_eq!(t.mem.bytes[..8], [0xaa; 8]);
 }
 
+/// Rules R3, Q3.
 #[test]
 fn reads_in_flight_are_limited() {
     let mut t = Setup {
@@ -424,6 +439,7 @@ fn case_96_a_message_over_the_wrap() {
     assert_eq!(t.sent(), [(1, Success)]);
 }
 
+/// Rules R6, C6.
 #[test]
 fn case_97_one_ack_for_everything_over_the_wrap() {
     let mut t = Setup {
@@ -439,6 +455,7 @@ fn case_97_one_ack_for_everything_over_the_wrap() {
     assert_eq!(t.sent().len(), 32);
 }
 
+/// Rule W19.
 #[test]
 fn case_103_imm_and_se_only_on_the_last_packet() {
     let mut t = Bench::new();
@@ -451,6 +468,7 @@ fn case_103_imm_and_se_only_on_the_last_packet() {
     ]);
 }
 
+/// Rule K5.
 #[test]
 fn a_bad_local_key_fails_after_what_came_before() {
     let bad = [Sge {
@@ -581,6 +599,7 @@ fn what_cannot_be_posted() {
     );
 }
 
+/// Rule Q1.
 #[test]
 fn sqd_finishes_what_runs_and_starts_nothing() {
     let mut t = Bench::new();

@@ -20,6 +20,7 @@ fn a_send_is_received_and_acknowledged_once() {
     assert_eq!(t.mem.bytes[2 * MTU..2 * MTU + 5], [3; 5]);
 }
 
+/// Rules W17, S7.
 #[test]
 fn a_burst_costs_one_ack() {
     let mut t = Bench::new();
@@ -78,6 +79,7 @@ fn case_18_bad_rkey_write_and_read_are_naked_at_once() {
     }
 }
 
+/// Rule S16.
 #[test]
 fn case_30_a_refused_key_is_an_event_unless_a_receive_tells_of_it() {
     let bad = |opcode| p(opcode, 0x100).reth(BASE, 0xbad, 8).len(8).a();
@@ -99,6 +101,7 @@ fn case_30_a_refused_key_is_an_event_unless_a_receive_tells_of_it() {
     }
 }
 
+/// Rule S7.
 #[test]
 fn case_41_acks_come_when_asked_for_and_only_then() {
     let mut t = Bench::new();
@@ -131,6 +134,7 @@ fn case_18_atomics_are_refused_as_invalid() {
     assert_eq!(t.events(), [Event::QpReqErr]);
 }
 
+/// Rules S4, W18.
 #[test]
 fn case_19_lengths_that_contradict_position_or_announcement() {
     let first = || p(O::RcWriteFirst, 0x100).reth(BASE, KEY, 2000).len(MTU);
@@ -178,6 +182,7 @@ fn case_19_lengths_that_contradict_position_or_announcement() {
     }
 }
 
+/// Rule S2.
 #[test]
 fn opcodes_out_of_sequence_are_invalid_requests() {
     let bad: Vec<Vec<P>> = vec![
@@ -212,6 +217,7 @@ fn opcodes_out_of_sequence_are_invalid_requests() {
     }
 }
 
+/// Rule S12.
 #[test]
 fn case_22_a_duplicate_read_is_answered_from_where_it_asks() {
     let mut t = Bench::new();
@@ -251,6 +257,7 @@ fn case_22_a_duplicate_read_is_answered_from_where_it_asks() {
     assert_eq!(t.qp.state(), QpState::Rts);
 }
 
+/// Rule S9.
 #[test]
 fn a_read_answers_what_memory_holds() {
     let mut t = Bench::new();
@@ -262,6 +269,22 @@ fn a_read_answers_what_memory_holds() {
     assert_eq!(payload(&last), t.mem.bytes[3 + MTU..3 + 1030]);
 }
 
+#[test]
+fn r5_a_read_returns_what_is_written_until_it_is_answered() {
+    for later in [false, true] {
+        let mut t = Bench::new();
+        t.rx(p(O::RcWriteOnly, 0x100).reth(BASE, KEY, 8).bytes(&[7; 8]));
+        t.rx(p(O::RcReadRequest, 0x101).reth(BASE, KEY, 8));
+        if later {
+            t.rx(p(O::RcWriteOnly, 0x102).reth(BASE, KEY, 8).bytes(&[9; 8]));
+        }
+        let answer = t.tx_frame().unwrap();
+        let value = if later { 9 } else { 7 };
+        assert_eq!(Packet::parse(&answer).unwrap().payload(), [value; 8]);
+    }
+}
+
+/// Rule K4.
 #[test]
 fn case_24_ranges_that_overflow() {
     for (va, len) in [
@@ -292,6 +315,7 @@ fn case_24_ranges_that_overflow() {
     t.expect(&["ACK 100 syn=1f msn=1"]);
 }
 
+/// Rule S9.
 #[test]
 fn case_26_memory_that_goes_away_in_the_middle_of_a_read() {
     let mut t = Bench::new();
@@ -314,6 +338,7 @@ fn memory_that_goes_away_in_the_middle_of_a_write() {
     t.expect(&["ACK 101 syn=62 msn=0"]);
 }
 
+/// Rule C4.
 #[test]
 fn case_29_everything_posted_is_flushed() {
     let mut t = Setup {
@@ -345,6 +370,7 @@ fn case_29_everything_posted_is_flushed() {
     t.expect_silence();
 }
 
+/// Rules S11, Q3.
 #[test]
 fn case_33_more_reads_than_agreed() {
     let mut t = Setup {
@@ -410,6 +436,7 @@ fn case_32_no_reads_at_all() {
     t.expect(&["ACK 100 syn=61 msn=0"]);
 }
 
+/// Rule K3.
 #[test]
 fn case_35_zero_length_looks_at_no_key() {
     let mut t = Bench::new();
@@ -423,6 +450,7 @@ fn case_35_zero_length_looks_at_no_key() {
     t.expect(&["RDMA READ Response Only 101 syn=1f msn=2"]);
 }
 
+/// Rules S12, X4.
 #[test]
 fn case_40_a_duplicate_is_acknowledged_again_and_not_executed() {
     let mut t = Bench::new();
@@ -455,6 +483,7 @@ fn case_40_a_duplicate_is_acknowledged_again_and_not_executed() {
     assert_eq!(t.mem.bytes[..4], [2; 4]);
 }
 
+/// Rule S12.
 #[test]
 fn a_repeated_ack_does_not_pass_a_read_whose_answer_may_be_lost() {
     let mut t = Bench::new();
@@ -472,6 +501,7 @@ fn a_repeated_ack_does_not_pass_a_read_whose_answer_may_be_lost() {
     t.expect(&["ACK 102 syn=1f msn=3"]);
 }
 
+/// Rule S1.
 #[test]
 fn case_43_one_nak_per_gap() {
     let mut t = Bench::new();
@@ -537,6 +567,7 @@ fn case_47_reset_forgets_the_old_incarnation() {
     t.expect(&["SEND Only 5 A [1]"]);
 }
 
+/// Rule S6.
 #[test]
 fn no_receive_is_rnr_and_what_follows_is_dropped_silently() {
     let mut t = Bench::new();
@@ -582,6 +613,7 @@ fn a_queue_pair_taken_to_err_answers_nothing_any_more() {
     t.expect_silence();
 }
 
+/// Rule S6.
 #[test]
 fn write_with_immediate_takes_a_receive_at_its_last_packet() {
     let mut t = Bench::new();
@@ -606,6 +638,7 @@ fn write_with_immediate_takes_a_receive_at_its_last_packet() {
     assert_eq!(t.mem.bytes[MTU..MTU + 6], [6; 6]);
 }
 
+/// Rule S5.
 #[test]
 fn a_send_longer_than_the_receive() {
     let mut t = Bench::new();
@@ -617,6 +650,7 @@ fn a_send_longer_than_the_receive() {
     assert_eq!(t.received(), [(1, LocLenErr), (2, WrFlushErr)]);
 }
 
+/// Rule S16.
 #[test]
 fn a_bad_receive_buffer_is_the_responders_own_fault() {
     let mut t = Bench::new();
@@ -648,6 +682,7 @@ fn an_invalid_request_in_the_middle_of_a_send_completes_its_receive() {
     assert_eq!(t.events(), []);
 }
 
+/// Rules S3, K4.
 #[test]
 fn rights_of_the_qp_come_before_the_key() {
     let mut t = Setup {
@@ -659,6 +694,7 @@ fn rights_of_the_qp_come_before_the_key() {
     t.expect(&["ACK 100 syn=61 msn=0"]);
 }
 
+/// Rule W22.
 #[test]
 fn packets_that_are_not_for_this_connection() {
     let mut t = Bench::new();
@@ -671,6 +707,7 @@ fn packets_that_are_not_for_this_connection() {
     assert_eq!(t.received(), []);
 }
 
+/// Rules W15, W17.
 #[test]
 fn case_96_responder_counts_over_the_wrap() {
     let mut t = Setup {
@@ -690,6 +727,7 @@ fn case_96_responder_counts_over_the_wrap() {
     t.expect(&["ACK 2 syn=1f msn=1"]);
 }
 
+/// Rule S15.
 #[test]
 fn comm_est_once_in_rtr() {
     let mut log = Log::default();

@@ -34,6 +34,7 @@ fn left(t: &Bench) -> u32 {
     t.log.srq.as_ref().unwrap().len()
 }
 
+/// Rules R16, S6, K7.
 #[test]
 fn a_receive_is_taken_at_the_first_packet_in_order_and_credits_are_never_told() {
     let mut t = bench(3);
@@ -73,6 +74,7 @@ fn an_empty_srq_is_receiver_not_ready() {
     assert_eq!(t.received(), [(7, Success)]);
 }
 
+/// Rule K7.
 #[test]
 fn the_limit_is_reported_once() {
     let mut t = bench(3);

@@ -1,4 +1,4 @@
-//! UC (RC.md UC1 to UC4): messages vanish whole or arrive whole, and nobody is told.
+//! UC (UC1 to UC4): messages vanish whole or arrive whole, and nobody is told.
 
 use super::*;
 use crate::wr::PostError;
@@ -32,6 +32,7 @@ fn works(b: &mut Bench, psn: u32, wr_id: u64) {
     b.expect_silence();
 }
 
+/// Rule UC3.
 #[test]
 fn sends_complete_when_written() {
     let mut b = bench();
@@ -98,6 +99,7 @@ fn case_103_only_the_last_packet_is_solicited() {
     ]);
 }
 
+/// Rule UC4.
 #[test]
 fn case_69_no_ack_is_asked_for_or_given() {
     let mut b = bench();
@@ -130,6 +132,7 @@ fn case_96_psns_wrap() {
     assert_eq!(b.received(), [(2, OK)]);
 }
 
+/// Rule UC4.
 #[test]
 fn what_uc_cannot_do_is_refused_at_the_post() {
     let mut b = bench();
@@ -157,6 +160,7 @@ fn what_uc_has_no_attribute_for_is_refused() {
     qp.modify(&setup().rts, &mut log).unwrap();
 }
 
+/// Rule UC1.
 #[test]
 fn a_gap_drops_the_message_and_its_receive_is_used_again() {
     let mut b = bench();
@@ -170,6 +174,7 @@ fn a_gap_drops_the_message_and_its_receive_is_used_again() {
     works(&mut b, 0x9999, 1);
 }
 
+/// Rule UC1.
 #[test]
 fn a_first_may_come_at_any_psn() {
     let mut b = bench();
@@ -214,6 +219,7 @@ fn middles_of_another_kind_do_not_continue_a_message() {
     works(&mut b, 0x103, 1);
 }
 
+/// Rule UC2.
 #[test]
 fn a_send_without_receive_vanishes() {
     let mut b = bench();
@@ -258,6 +264,7 @@ fn a_write_with_immediate_without_receive_vanishes() {
     works(&mut b, 0x101, 1);
 }
 
+/// Rule UC2.
 #[test]
 fn a_bad_key_drops_the_write_and_nothing_else() {
     let mut b = bench();
@@ -368,6 +375,7 @@ fn an_unusable_receive_ends_the_qp() {
     b.expect_silence();
 }
 
+/// Rule Q1.
 #[test]
 fn a_send_that_fails_stops_sending_only() {
     let mut b = bench();

@@ -1,4 +1,4 @@
-//! UD (RC.md UD1 to UD7).
+//! UD (UD1 to UD7).
 
 use super::*;
 use crate::qp::{AddressHandle, Destination};
@@ -80,6 +80,7 @@ impl Bench {
     }
 }
 
+/// Rule UD6.
 #[test]
 fn datagrams_go_where_each_says() {
     let mut b = bench();
@@ -93,12 +94,13 @@ fn datagrams_go_where_each_says() {
         text(&Packet::parse(&frame).unwrap()),
         "SEND Only ffffff qkey=22 src=11 [5]"
     );
-    // UD6: each takes a PSN.
+    // Each takes a PSN (UD6).
     b.expect(&["SEND Only Imm 0 qkey=33 src=11 imm=[01, 02, 03, 04]"]);
     assert_eq!(b.sent(), [(1, OK), (2, OK)]);
     assert_eq!(b.qp.poll_timeout(), None);
 }
 
+/// Rule UD4.
 #[test]
 fn case_50_a_controlled_qkey_stands_for_the_own_one() {
     let mut b = bench();
@@ -106,6 +108,7 @@ fn case_50_a_controlled_qkey_stands_for_the_own_one() {
     b.expect(&["SEND Only ffffff qkey=11111111 src=11"]);
 }
 
+/// Rule UD4.
 #[test]
 fn case_50_another_qkey_is_dropped_and_counted() {
     let mut b = bench();
@@ -128,6 +131,7 @@ fn case_51_another_pkey_is_dropped() {
     assert_eq!(b.received(), [(1, OK)]);
 }
 
+/// Rule UD2.
 #[test]
 fn the_network_header_is_in_front() {
     let mut b = bench();
@@ -156,6 +160,7 @@ fn a_receive_in_pieces_is_filled_in_order() {
     assert_eq!(b.mem.bytes[200..203], *b"llo");
 }
 
+/// Rule UD5.
 #[test]
 fn case_20_what_does_not_fit_is_dropped_and_the_qp_lives() {
     let mut b = bench();
@@ -183,6 +188,7 @@ fn without_receive_a_datagram_vanishes() {
     assert_eq!(b.received(), [(1, OK)]);
 }
 
+/// Rule UD1.
 #[test]
 fn a_datagram_longer_than_a_packet_is_refused() {
     let mut b = bench();
@@ -308,6 +314,7 @@ fn an_unusable_receive_ends_the_qp() {
     assert_eq!(b.qp.state(), QpState::Err);
 }
 
+/// Rule UD7.
 #[test]
 fn case_10_a_group_is_sent_to_by_its_number() {
     let mut b = bench();

@@ -18,6 +18,7 @@ fn reply(psn: u32, (n, psns): (u32, u32), fill: u8) -> P {
     }
 }
 
+/// Rule E11.
 #[test]
 fn responses_are_placed_as_they_come_and_lost_ones_asked_for_alone() {
     let mut t = bench();
@@ -44,6 +45,7 @@ fn responses_are_placed_as_they_come_and_lost_ones_asked_for_alone() {
     assert_eq!(t.qp.counters().retransmits_selective, 2);
 }
 
+/// Rule E11.
 #[test]
 fn an_ack_beyond_a_read_does_not_make_it_lost() {
     let mut t = bench();

@@ -11,6 +11,7 @@ fn sends(t: &mut Bench, n: u64) -> Vec<String> {
     t.tx()
 }
 
+/// Rule E2.
 #[test]
 fn a_write_describes_itself_in_every_packet() {
     let mut t = bench();
@@ -31,6 +32,7 @@ fn a_write_describes_itself_in_every_packet() {
     assert_eq!(t.sent(), [(1, Success), (2, Success)]);
 }
 
+/// Rule E8.
 #[test]
 fn only_what_is_lost_is_sent_again_and_once() {
     let mut t = bench();
@@ -162,6 +164,7 @@ fn what_came_twice_and_was_sent_twice_is_counted() {
     assert_eq!(t.qp.counters().spurious_retransmits, 1);
 }
 
+/// Rule E9.
 #[test]
 fn an_rnr_nak_stops_everything_and_brings_one_packet_again() {
     let mut t = bench();
@@ -227,6 +230,7 @@ fn rnr_retries_are_used_up_as_ever() {
     assert_eq!(t.qp.counters().rnr_retries_exceeded, 1);
 }
 
+/// Rule E9.
 #[test]
 fn a_fatal_nak_waits_for_the_answers_it_overtook() {
     let mut t = bench();
@@ -270,6 +274,7 @@ fn the_timeout_attributes_do_not_show_on_the_wire_of_others() {
     ]);
 }
 
+/// Rule E10.
 #[test]
 fn case_124_a_nak_is_answered_by_a_probe() {
     let mut t = bench();

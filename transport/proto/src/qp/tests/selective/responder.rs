@@ -23,6 +23,7 @@ fn part(psn: u32, msn: u16, at: u64, (n, psns): (u32, u32), last: usize, fill: u
         .bytes(&vec![fill; len])
 }
 
+/// Rule E4.
 #[test]
 fn a_write_packet_goes_to_its_place_before_its_turn() {
     let mut t = bench();
@@ -56,6 +57,7 @@ fn a_write_packet_goes_to_its_place_when_the_first_is_the_one_that_is_missing() 
     assert_eq!(t.mem.bytes[64..64 + MTU], [1; MTU]);
 }
 
+/// Rule E4.
 #[test]
 fn nothing_is_placed_of_a_write_whose_beginning_is_not_allowed() {
     let mut t = bench();
@@ -95,6 +97,7 @@ fn writes_of_different_messages_over_each_other_end_as_they_were_sent() {
     }
 }
 
+/// Rule E2.
 #[test]
 fn a_write_that_does_not_go_on_as_it_began_is_an_invalid_request() {
     let bend: [fn(&mut Reth); 3] = [
@@ -118,6 +121,7 @@ fn a_write_that_does_not_go_on_as_it_began_is_an_invalid_request() {
     }
 }
 
+/// Rule E5.
 #[test]
 fn sends_wait_for_their_turn_and_complete_in_order() {
     let mut t = bench();
@@ -154,6 +158,7 @@ fn reads_and_atomics_wait_for_their_turn() {
     assert_eq!(t.mem.atomics, 1);
 }
 
+/// Rule E6.
 #[test]
 fn a_copy_is_reported_and_not_executed() {
     let mut t = bench();
@@ -242,6 +247,7 @@ fn reset_and_error_forget_what_was_ahead() {
     }
 }
 
+/// Rule E3.
 #[test]
 fn what_is_beyond_the_range_or_does_not_fit_is_as_good_as_lost() {
     let mut t = bench();
@@ -274,6 +280,7 @@ fn it_wraps() {
     assert_eq!(t.received().len(), 4);
 }
 
+/// Rules E6, E7.
 #[test]
 fn a_probe_is_told_everything_behind_the_answers_to_reads() {
     let mut t = bench();
@@ -291,6 +298,7 @@ fn a_probe_is_told_everything_behind_the_answers_to_reads() {
     assert_eq!(t.qp.counters().sacks_out, 2 + 1);
 }
 
+/// Rule E10.
 #[test]
 fn case_124_a_peer_that_has_not_shown_to_agree_is_told_of_a_gap_by_a_nak() {
     let mut setup = Setup::default();
@@ -358,6 +366,7 @@ fn psns_that_a_read_took_are_no_requests() {
     assert_eq!(t.received(), []);
 }
 
+/// Rule E1.
 #[test]
 fn extension_packets_are_refused_by_who_has_not_agreed() {
     let mut t = Bench::new();

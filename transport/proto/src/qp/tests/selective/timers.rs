@@ -25,6 +25,7 @@ fn round_trips_are_measured_by_packets_sent_once() {
     assert_eq!(t.qp.rtt().count(), 2);
 }
 
+/// Rule E7.
 #[test]
 fn a_probe_asks_when_nothing_comes_for_two_round_trips() {
     let mut t = bench();
@@ -53,6 +54,7 @@ fn a_probe_asks_when_nothing_comes_for_two_round_trips() {
     );
 }
 
+/// Rule E12.
 #[test]
 fn with_few_packets_in_flight_the_timeout_is_short() {
     for (packets, floor) in [(2, 100), (3, 320)] {
@@ -91,6 +93,7 @@ fn the_oldest_packet_is_sent_again_even_if_it_was_reported() {
     t.expect(&["SEND Only 101 A [8]"]);
 }
 
+/// Rule E12.
 #[test]
 fn a_dead_peer_is_given_up_after_as_long_as_ever() {
     let mut setup = Setup::default();
@@ -139,6 +142,7 @@ fn progress_begins_the_patience_anew() {
     assert_eq!(t.qp.state(), QpState::Rts);
 }
 
+/// Rule E8.
 #[test]
 fn an_overtaken_packet_is_late_after_a_time() {
     let mut t = bench();

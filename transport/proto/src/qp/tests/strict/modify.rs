@@ -408,6 +408,7 @@ fn tell(seen: Option<&Seen>) -> String {
 proptest! {
     #![proptest_config(cases(400))]
 
+    /// Rule Q7.
     #[test]
     fn an_attribute_set_to_its_value_changes_nothing(
         plan in plan(),
