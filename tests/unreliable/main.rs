@@ -13,6 +13,7 @@ mod chaos;
 #[path = "../common/mod.rs"]
 mod common;
 mod groups;
+mod late;
 mod replay;
 mod uc;
 mod ud;

@@ -14,6 +14,7 @@ use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
 
 use crate::engine::{Core, Engine, EngineError};
+use crate::late::LateReceives;
 use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
 use crate::rx::{again, arrival};
 
@@ -190,7 +191,12 @@ impl Core {
     /// Parsed again, which is cheap: lending frame and packet would force them out of registers
     /// in the path of all other packets.
     #[inline(never)]
-    pub(crate) fn receive_datagram(&mut self, now: Instant, rx: Rx<'_>) {
+    pub(crate) fn receive_datagram<L: LateReceives>(
+        &mut self,
+        now: Instant,
+        rx: Rx<'_>,
+        late: &mut L,
+    ) {
         let Some(frame) = again(rx) else { return };
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             return;
@@ -203,6 +209,9 @@ impl Core {
         if !self.paths.admit(frame.dst(), vid) {
             self.stats.wrong_vlan += 1;
             return;
+        }
+        if L::ANY {
+            self.fetch_for_members(late, &frame, &pkt);
         }
         let found;
         let to: &[u32] = if pkt.dest_qp() == Qpn::MULTICAST {
@@ -229,6 +238,26 @@ impl Core {
             // Nothing is owed for a datagram, so the QP need not be listed for transmission.
             if let Some(entry) = self.qps.get_mut(index) {
                 entry.qp.handle_datagram(&mut cx, &grh, ce, &pkt);
+            }
+        }
+    }
+
+    /// See [`Core::fetch_receives`]; for every queue pair that a datagram goes to.
+    fn fetch_for_members(
+        &mut self,
+        late: &mut impl LateReceives,
+        frame: &Frame<'_>,
+        pkt: &Packet<'_>,
+    ) {
+        if pkt.dest_qp() != Qpn::MULTICAST {
+            if let Some(index) = self.qps.find(pkt.dest_qp()) {
+                self.fetch_receives(late, index, pkt);
+            }
+            return;
+        }
+        for n in 0..self.groups.members(frame.dst()).len() {
+            if let Some(&index) = self.groups.members(frame.dst()).get(n) {
+                self.fetch_receives(late, index, pkt);
             }
         }
     }

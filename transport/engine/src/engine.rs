@@ -23,6 +23,7 @@ use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::icrc::IcrcTable;
+use crate::late::LateReceives;
 use crate::leave::Goodbyes;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
@@ -250,19 +251,27 @@ impl<D: Datapath> Engine<D> {
     /// # Errors
     /// The port is broken.
     pub fn poll_once(&mut self, now: Instant) -> io::Result<Work> {
+        self.poll_with(now, &mut ())
+    }
+
+    /// As [`Engine::poll_once`], with a place where receives may wait that were posted already.
+    ///
+    /// # Errors
+    /// The port is broken.
+    pub fn poll_with(&mut self, now: Instant, late: &mut impl LateReceives) -> io::Result<Work> {
         let Self { port, core, .. } = self;
         core.now = now;
         let budget = core.config.rx_budget;
         let (mut rx, mut timers) = (0, 0);
         let is_due = core.wheel.is_due(now);
         if is_due {
-            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, late))?;
             timers = core.fire_timers(now);
         }
         let tx = core.transmit(port, now);
         port.tx_flush()?;
         if !is_due {
-            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx))?;
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, late))?;
         }
         core.settle_overflows();
         Ok(Work { rx, tx, timers })
@@ -432,9 +441,7 @@ impl<D: Datapath> Engine<D> {
     /// See [`PostError`]; nothing was posted then.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), EngineError> {
-        let found = self.core.qps.find_mut(qpn);
-        let (_, entry) = found.ok_or(EngineError::NoQp(qpn))?;
-        Ok(entry.qp.post_recv(wr, &mut self.core.cqs)?)
+        self.core.post_recv(qpn, wr)
     }
 
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<&Qp> {

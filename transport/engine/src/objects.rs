@@ -247,7 +247,7 @@ impl<D: Datapath> Engine<D> {
     /// It does not exist, or see [`PostError`](xroce_proto::wr::PostError).
     #[inline]
     pub fn post_srq_recv(&mut self, srq: Srq, wr: &RecvWr<'_>) -> Result<(), EngineError> {
-        Ok(self.srq_mut(srq)?.post(wr)?)
+        self.core.post_srq_recv(srq, wr)
     }
 
     fn srq_mut(&mut self, srq: Srq) -> Result<&mut SharedReceiveQueue, EngineError> {

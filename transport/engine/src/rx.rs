@@ -10,6 +10,7 @@ use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 
 use crate::engine::Core;
+use crate::late::LateReceives;
 
 /// A frame that was parsed before.
 pub(crate) fn again(rx: Rx<'_>) -> Option<Frame<'_>> {
@@ -46,30 +47,36 @@ impl Core {
 
     /// One received frame: parsed once, ICRC verified, handed to its QP or counted.
     #[inline]
-    pub(crate) fn receive(&mut self, now: Instant, rx: Rx<'_>) {
+    pub(crate) fn receive<L: LateReceives>(&mut self, now: Instant, rx: Rx<'_>, late: &mut L) {
         self.stats.rx_frames += 1;
         let frame = match rx {
             Rx::Ethernet(bytes) => match Frame::parse_untagged(bytes) {
                 Ok(frame) => frame,
-                Err(_) => return self.receive_tagged(now, rx),
+                Err(_) => return self.receive_tagged(now, rx, late),
             },
             Rx::Udp(meta, bytes) => Frame::from_udp(&meta, bytes),
         };
-        self.deliver(now, rx, frame);
+        self.deliver(now, rx, frame, late);
     }
 
     /// A frame that is none without a tag. Out of line, so that frames without do not pay for the
     /// VLAN of those that have one.
     #[inline(never)]
-    fn receive_tagged(&mut self, now: Instant, rx: Rx<'_>) {
+    fn receive_tagged<L: LateReceives>(&mut self, now: Instant, rx: Rx<'_>, late: &mut L) {
         match again(rx) {
-            Some(frame) => self.deliver(now, rx, frame),
+            Some(frame) => self.deliver(now, rx, frame, late),
             None => self.stats.bad_frames += 1,
         }
     }
 
     #[inline(always)]
-    fn deliver(&mut self, now: Instant, rx: Rx<'_>, frame: Frame<'_>) {
+    fn deliver<L: LateReceives>(
+        &mut self,
+        now: Instant,
+        rx: Rx<'_>,
+        frame: Frame<'_>,
+        late: &mut L,
+    ) {
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             self.stats.bad_packets += 1;
             return;
@@ -79,8 +86,13 @@ impl Core {
             return;
         }
         if matches!(pkt.info().service, Service::Ud | Service::Cnp) {
-            self.receive_datagram(now, rx);
+            self.receive_datagram(now, rx, late);
             return;
+        }
+        if L::ANY
+            && let Some(index) = self.qps.find(pkt.dest_qp())
+        {
+            self.fetch_receives(late, index, &pkt);
         }
         let Some((index, entry)) = self.qps.find_mut(pkt.dest_qp()) else {
             self.stats.unknown_qp += 1;

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 mod post;
+mod receives;
 mod rest;
 pub(crate) mod seats;
 pub(crate) mod totals;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
 use xroce_abi::event;
-use xroce_engine::{Engine, PollMode, Source, clock};
+use xroce_engine::{Engine, PollMode, Source, Work, clock};
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 use xroce_proto::qp::{QpAttr, QpState};
@@ -21,6 +22,7 @@ use xroce_wire::newtypes::Qpn;
 use crate::mailbox::Mailbox;
 use crate::tap::Tap;
 use client::{Client, ClientId, NoRoom, Queue};
+use receives::{Owner, Rings};
 use rest::Rest;
 use seats::Seat;
 use totals::Totals;
@@ -68,12 +70,12 @@ pub(crate) struct Server<D: Datapath> {
     seats: Vec<Option<Seat>>,
     /// Completion queues whose ring has no room, the one looked at longest ago first.
     stalled: VecDeque<Cq>,
-    owners: HashMap<Qpn, ClientId>,
+    owners: HashMap<Qpn, Owner>,
     /// Queue pairs by session and number, the order of listings: a page of one costs its own length.
     pub(crate) listing: BTreeMap<(u32, u32), Qpn>,
     /// What queue pairs did that are gone.
     retired: Totals,
-    srq_owners: HashMap<Srq, ClientId>,
+    srq_owners: HashMap<Srq, Owner>,
     scratch: post::Scratch,
     rest: Rest,
     looked: Instant,
@@ -141,7 +143,7 @@ impl<D: Datapath> Server<D> {
         let mut worked = self.obey();
         worked |= self.take_posts(now).any;
         if self.broken.is_none() {
-            match self.engine.poll_once(now) {
+            match self.poll(now) {
                 Ok(work) => worked |= !work.is_idle(),
                 Err(error) => self.lose(&error.to_string()),
             }
@@ -153,6 +155,22 @@ impl<D: Datapath> Server<D> {
             self.await_answer(now);
         }
         worked
+    }
+
+    /// One poll of the engine, which looks into the rings itself where it needs a receive.
+    fn poll(&mut self, now: Instant) -> std::io::Result<Work> {
+        let mut rings = Rings {
+            clients: &mut self.clients,
+            owners: &self.owners,
+            srq_owners: &self.srq_owners,
+            scratch: &mut self.scratch,
+            wrong: None,
+        };
+        let polled = self.engine.poll_with(now, &mut rings);
+        if let Some((id, wrong)) = rings.wrong {
+            self.expel(id, wrong);
+        }
+        polled
     }
 
     /// Waits a moment for whoever just received something to send something. Receives that are
@@ -294,8 +312,14 @@ impl<D: Datapath> Server<D> {
     #[cold]
     fn announce(&mut self, source: Source, what: Event) {
         let (source, owner) = match source {
-            Source::Qp(qpn) => (event::Source::Qp(qpn), self.owners.get(&qpn).copied()),
-            Source::Srq(srq) => (event::Source::Srq(srq), self.srq_owners.get(&srq).copied()),
+            Source::Qp(qpn) => (
+                event::Source::Qp(qpn),
+                self.owners.get(&qpn).map(|owner| owner.client),
+            ),
+            Source::Srq(srq) => (
+                event::Source::Srq(srq),
+                self.srq_owners.get(&srq).map(|owner| owner.client),
+            ),
             Source::Cq(cq) => {
                 let seat = self.seats.get(cq.slot()).and_then(Option::as_ref);
                 let owner = seat.filter(|s| s.cq == cq).map(|s| s.client);
@@ -467,14 +491,15 @@ impl<D: Datapath> Server<D> {
         let client = find(&mut self.clients, id).ok_or(NoRoom)?;
         let target = queue.target;
         let number = client.add_queue(queue)?;
-        let owner = match target {
+        let owner = Owner { client: id, number };
+        let before = match target {
             client::Target::Qp(qpn) => {
                 self.listing.insert((client.session(), qpn.value()), qpn);
-                self.owners.insert(qpn, id)
+                self.owners.insert(qpn, owner)
             }
-            client::Target::Srq(srq) => self.srq_owners.insert(srq, id),
+            client::Target::Srq(srq) => self.srq_owners.insert(srq, owner),
         };
-        debug_assert!(owner.is_none());
+        debug_assert!(before.is_none());
         Ok(number)
     }
 

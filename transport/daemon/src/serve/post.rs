@@ -5,7 +5,7 @@
 //! here ends the session with the reason.
 
 use xroce_abi::{ENTRY, recv, send};
-use xroce_engine::{Ah, Engine, EngineError, UdDest};
+use xroce_engine::{Ah, Engine, EngineError, Receives, UdDest};
 use xroce_net::datapath::Datapath;
 use xroce_proto::wr::PostError;
 use xroce_shm::Consumer;
@@ -34,7 +34,7 @@ pub(crate) struct Taken {
 }
 
 /// What is wrong with a work request, for the process.
-type Wrong = String;
+pub(super) type Wrong = String;
 
 /// Takes up to `budget` work requests out of a queue. Receives first: a send posted after them may
 /// be answered at once.
@@ -51,16 +51,7 @@ pub(crate) fn take<D: Datapath>(
     };
     let target = queue.target;
     if let Some(ring) = &mut queue.recv {
-        let count = drain(ring, budget, scratch, recv::announced, |bytes| {
-            let received = recv::decode(bytes).map_err(|e| e.to_string())?;
-            let wr = received.wr();
-            let posted = match target {
-                Target::Qp(qpn) => engine.post_recv(qpn, &wr),
-                Target::Srq(srq) => engine.post_srq_recv(srq, &wr),
-            };
-            judge(posted, wr.wr_id)
-        });
-        let (count, more) = count.map_err(|e| format!("receives of {target}: {e}"))?;
+        let (count, more) = take_receives(&mut engine.receives(), ring, target, budget, scratch)?;
         taken.count += count;
         taken.more |= more;
     }
@@ -88,6 +79,26 @@ pub(crate) fn take<D: Datapath>(
         taken.more |= more;
     }
     Ok(taken)
+}
+
+/// Takes up to `budget` receives out of a ring; how many, and whether there are more.
+pub(super) fn take_receives(
+    posts: &mut Receives<'_>,
+    ring: &mut Consumer,
+    target: Target,
+    budget: u32,
+    scratch: &mut Scratch,
+) -> Result<(u32, bool), Wrong> {
+    let count = drain(ring, budget, scratch, recv::announced, |bytes| {
+        let received = recv::decode(bytes).map_err(|e| e.to_string())?;
+        let wr = received.wr();
+        let posted = match target {
+            Target::Qp(qpn) => posts.post_recv(qpn, &wr),
+            Target::Srq(srq) => posts.post_srq_recv(srq, &wr),
+        };
+        judge(posted, wr.wr_id)
+    });
+    count.map_err(|e| format!("receives of {target}: {e}"))
 }
 
 /// What the engine said to a work request.

@@ -11,6 +11,7 @@ use xroce_wire::syndrome::NakCode;
 
 use super::hot::{Debt, Ongoing};
 use super::replay::ReadJob;
+use super::shared::takes_receive;
 use super::{Cx, Qp, QpState, atomic, sge};
 use crate::memory::{Access, Grant, Memory};
 use crate::params;
@@ -176,12 +177,7 @@ impl Qp {
         info: &OpcodeInfo,
         operation: Operation,
     ) -> Result<(), Reject> {
-        let needs_receive = match operation {
-            Operation::Send => info.starts(),
-            Operation::Write => info.has_imm(),
-            _ => false,
-        };
-        if needs_receive && !self.has_receive(cx.sink) {
+        if takes_receive(info) && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
         if operation == Operation::Flush {

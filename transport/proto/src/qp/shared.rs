@@ -1,7 +1,21 @@
 //! Receives from a shared receive queue (K7, C4, C5).
 
+use xroce_wire::opcode::{OpcodeInfo, Operation};
+use xroce_wire::packet::Packet;
+
 use super::{Qp, QpState};
-use crate::wc::{Event, Sink};
+use crate::wc::{Event, Sink, Srq};
+
+/// Whether a request takes a receive: the first packet of a SEND, and the one with the immediate
+/// data of a WRITE.
+#[inline(always)]
+pub(super) fn takes_receive(info: &OpcodeInfo) -> bool {
+    match info.operation {
+        Operation::Send => info.starts(),
+        Operation::Write => info.has_imm(),
+        _ => false,
+    }
+}
 
 impl Qp {
     /// Whether a receive is at hand for a request that needs one. A QP with an SRQ takes it now:
@@ -9,6 +23,20 @@ impl Qp {
     #[inline(always)]
     pub(super) fn has_receive(&mut self, sink: &mut impl Sink) -> bool {
         !self.rq.is_empty() || self.take_shared(sink)
+    }
+
+    /// Whether a packet that takes a receive, if it is accepted, would find none of this queue
+    /// pair's own. There may be one in its shared receive queue.
+    #[must_use]
+    #[inline]
+    pub fn lacks_receive(&self, pkt: &Packet<'_>) -> bool {
+        self.rq.is_empty() && takes_receive(pkt.info())
+    }
+
+    /// Where it takes its receives from instead of a queue of its own.
+    #[must_use]
+    pub fn srq(&self) -> Option<Srq> {
+        self.cold.init.srq
     }
 
     #[inline]
