@@ -14,7 +14,7 @@ use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
 
 use crate::engine::{Core, Engine, EngineError};
-use crate::late::LateReceives;
+use crate::late::{Late, LateReceives};
 use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
 use crate::rx::{again, arrival};
 
@@ -191,12 +191,7 @@ impl Core {
     /// Parsed again, which is cheap: lending frame and packet would force them out of registers
     /// in the path of all other packets.
     #[inline(never)]
-    pub(crate) fn receive_datagram<L: LateReceives>(
-        &mut self,
-        now: Instant,
-        rx: Rx<'_>,
-        late: &mut L,
-    ) {
+    pub(crate) fn receive_datagram(&mut self, now: Instant, rx: Rx<'_>, late: &mut Late<'_>) {
         let Some(frame) = again(rx) else { return };
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             return;
@@ -210,8 +205,8 @@ impl Core {
             self.stats.wrong_vlan += 1;
             return;
         }
-        if L::ANY {
-            self.fetch_for_members(late, &frame, &pkt);
+        if let Some(late) = late {
+            self.fetch_for_members(*late, &frame, &pkt);
         }
         let found;
         let to: &[u32] = if pkt.dest_qp() == Qpn::MULTICAST {
@@ -245,7 +240,7 @@ impl Core {
     /// See [`Core::fetch_receives`]; for every queue pair that a datagram goes to.
     fn fetch_for_members(
         &mut self,
-        late: &mut impl LateReceives,
+        late: &mut dyn LateReceives,
         frame: &Frame<'_>,
         pkt: &Packet<'_>,
     ) {

@@ -23,7 +23,7 @@ use crate::events::{AsyncEvent, Source};
 use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::icrc::IcrcTable;
-use crate::late::LateReceives;
+use crate::late::{Late, LateReceives};
 use crate::leave::Goodbyes;
 use crate::mcast::McastTable;
 use crate::mr_table::{MrTable, RegError};
@@ -251,27 +251,31 @@ impl<D: Datapath> Engine<D> {
     /// # Errors
     /// The port is broken.
     pub fn poll_once(&mut self, now: Instant) -> io::Result<Work> {
-        self.poll_with(now, &mut ())
+        self.poll(now, None)
     }
 
     /// As [`Engine::poll_once`], with a place where receives may wait that were posted already.
     ///
     /// # Errors
     /// The port is broken.
-    pub fn poll_with(&mut self, now: Instant, late: &mut impl LateReceives) -> io::Result<Work> {
+    pub fn poll_with(&mut self, now: Instant, late: &mut dyn LateReceives) -> io::Result<Work> {
+        self.poll(now, Some(late))
+    }
+
+    fn poll(&mut self, now: Instant, mut late: Late<'_>) -> io::Result<Work> {
         let Self { port, core, .. } = self;
         core.now = now;
         let budget = core.config.rx_budget;
         let (mut rx, mut timers) = (0, 0);
         let is_due = core.wheel.is_due(now);
         if is_due {
-            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, late))?;
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, &mut late))?;
             timers = core.fire_timers(now);
         }
         let tx = core.transmit(port, now);
         port.tx_flush()?;
         if !is_due {
-            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, late))?;
+            rx = port.rx_burst(budget, &mut |rx| core.receive(now, rx, &mut late))?;
         }
         core.settle_overflows();
         Ok(Work { rx, tx, timers })

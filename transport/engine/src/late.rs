@@ -16,20 +16,14 @@ use crate::objects::ObjectError;
 
 /// Where receives may wait that the engine does not have.
 pub trait LateReceives {
-    /// Whether there is such a place at all. Without one nothing is asked.
-    const ANY: bool = true;
-
     /// A packet has come for a queue pair, needs a receive, and there is none: posts those that
     /// wait. `srq`: the shared receive queue from which the queue pair takes its receives.
     fn fetch(&mut self, posts: &mut Receives<'_>, qpn: Qpn, srq: Option<Srq>);
 }
 
-/// There is no such place: work requests are posted by calls.
-impl LateReceives for () {
-    const ANY: bool = false;
-
-    fn fetch(&mut self, _: &mut Receives<'_>, _: Qpn, _: Option<Srq>) {}
-}
+/// The place that a poll was given, if any: an engine whose work requests are posted by calls has
+/// none.
+pub(crate) type Late<'a> = Option<&'a mut dyn LateReceives>;
 
 /// Takes receives while a frame is being received.
 #[derive(Debug)]
@@ -78,7 +72,7 @@ impl Core {
     #[inline]
     pub(crate) fn fetch_receives(
         &mut self,
-        late: &mut impl LateReceives,
+        late: &mut dyn LateReceives,
         index: u32,
         pkt: &Packet<'_>,
     ) {

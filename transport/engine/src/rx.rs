@@ -10,7 +10,7 @@ use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 
 use crate::engine::Core;
-use crate::late::LateReceives;
+use crate::late::Late;
 
 /// A frame that was parsed before.
 pub(crate) fn again(rx: Rx<'_>) -> Option<Frame<'_>> {
@@ -47,7 +47,7 @@ impl Core {
 
     /// One received frame: parsed once, ICRC verified, handed to its QP or counted.
     #[inline]
-    pub(crate) fn receive<L: LateReceives>(&mut self, now: Instant, rx: Rx<'_>, late: &mut L) {
+    pub(crate) fn receive(&mut self, now: Instant, rx: Rx<'_>, late: &mut Late<'_>) {
         self.stats.rx_frames += 1;
         let frame = match rx {
             Rx::Ethernet(bytes) => match Frame::parse_untagged(bytes) {
@@ -62,7 +62,7 @@ impl Core {
     /// A frame that is none without a tag. Out of line, so that frames without do not pay for the
     /// VLAN of those that have one.
     #[inline(never)]
-    fn receive_tagged<L: LateReceives>(&mut self, now: Instant, rx: Rx<'_>, late: &mut L) {
+    fn receive_tagged(&mut self, now: Instant, rx: Rx<'_>, late: &mut Late<'_>) {
         match again(rx) {
             Some(frame) => self.deliver(now, rx, frame, late),
             None => self.stats.bad_frames += 1,
@@ -70,13 +70,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn deliver<L: LateReceives>(
-        &mut self,
-        now: Instant,
-        rx: Rx<'_>,
-        frame: Frame<'_>,
-        late: &mut L,
-    ) {
+    fn deliver(&mut self, now: Instant, rx: Rx<'_>, frame: Frame<'_>, late: &mut Late<'_>) {
         let Ok(pkt) = Packet::parse(frame.transport()) else {
             self.stats.bad_packets += 1;
             return;
@@ -89,10 +83,10 @@ impl Core {
             self.receive_datagram(now, rx, late);
             return;
         }
-        if L::ANY
+        if let Some(late) = late
             && let Some(index) = self.qps.find(pkt.dest_qp())
         {
-            self.fetch_receives(late, index, &pkt);
+            self.fetch_receives(*late, index, &pkt);
         }
         let Some((index, entry)) = self.qps.find_mut(pkt.dest_qp()) else {
             self.stats.unknown_qp += 1;

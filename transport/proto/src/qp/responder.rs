@@ -177,7 +177,7 @@ impl Qp {
         info: &OpcodeInfo,
         operation: Operation,
     ) -> Result<(), Reject> {
-        if takes_receive(info) && !self.has_receive(cx.sink) {
+        if takes_receive(operation, info) && !self.has_receive(cx.sink) {
             return Err(Reject::Rnr(self.cold.min_rnr_timer));
         }
         if operation == Operation::Flush {

@@ -9,8 +9,8 @@ use crate::wc::{Event, Sink, Srq};
 /// Whether a request takes a receive: the first packet of a SEND, and the one with the immediate
 /// data of a WRITE.
 #[inline(always)]
-pub(super) fn takes_receive(info: &OpcodeInfo) -> bool {
-    match info.operation {
+pub(super) fn takes_receive(operation: Operation, info: &OpcodeInfo) -> bool {
+    match operation {
         Operation::Send => info.starts(),
         Operation::Write => info.has_imm(),
         _ => false,
@@ -30,7 +30,7 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn lacks_receive(&self, pkt: &Packet<'_>) -> bool {
-        self.rq.is_empty() && takes_receive(pkt.info())
+        self.rq.is_empty() && takes_receive(pkt.info().operation, pkt.info())
     }
 
     /// Where it takes its receives from instead of a queue of its own.
