@@ -5,7 +5,7 @@
 
 use xroce_wire::aeth::Aeth;
 use xroce_wire::newtypes::{Psn, Qpn};
-use xroce_wire::opcode::Operation;
+use xroce_wire::opcode::{OpcodeInfo, Operation};
 use xroce_wire::packet::Packet;
 use xroce_wire::syndrome::{NakCode, RnrTimer, Syndrome};
 
@@ -302,7 +302,9 @@ impl Qp {
         let aeth_ok = pkt
             .aeth()
             .is_none_or(|a| matches!(a.syndrome, Syndrome::Ack { .. }));
-        if !starts_ok || info.ends() != is_last || pkt.payload().len() != expected_len || !aeth_ok {
+        let shape_ok = starts_ok && info.ends() == is_last
+            || self.may_be_of_a_part(psn, wqe.first_psn, info, is_last);
+        if !shape_ok || pkt.payload().len() != expected_len || !aeth_ok {
             self.bad_response(cx);
             return;
         }
@@ -316,6 +318,14 @@ impl Qp {
             self.complete_head(cx.sink, WcStatus::Success);
         }
         self.on_progress(cx, 1);
+    }
+
+    /// Whether a response stands where it can because the READ was asked for again in parts: the
+    /// first and the last of any part, which may be late.
+    #[cold]
+    fn may_be_of_a_part(&self, psn: Psn, first: Psn, info: &OpcodeInfo, is_last: bool) -> bool {
+        let in_parts = self.cold.parts_before.is_some_and(|end| psn.is_before(end));
+        in_parts && (info.starts() || psn != first) && (info.ends() || !is_last)
     }
 
     /// Retires the oldest WQE; errors are reported even if unsignaled (C2).

@@ -62,7 +62,33 @@ impl Qp {
         if !self.may_pass(now) {
             return false;
         }
-        tx.send_index != self.sq.started || self.may_start(in_flight)
+        if tx.send_index == self.sq.started {
+            return self.may_start(in_flight);
+        }
+        !tx.is_burst_limited() || self.may_go_on(in_flight)
+    }
+
+    /// Whether a WQE that has begun may go on while bursts are small: a READ whose parts are asked
+    /// for again has at most two of them under way.
+    #[cold]
+    fn may_go_on(&self, in_flight: u32) -> bool {
+        let is_read = self.sq.wqe(self.tx.send_index).is_read();
+        !is_read || in_flight <= self.window_psns() - self.read_part()
+    }
+
+    /// Responses that a READ asks for at once when it is sent again while bursts are small. All of
+    /// them are one burst of the peer.
+    fn read_part(&self) -> u32 {
+        (self.window_psns() / 2).max(1)
+    }
+
+    /// Responses to ask for with a READ of which so many are still to come.
+    #[inline]
+    fn read_psns(&self, rest: u32, resend: bool) -> u32 {
+        if resend && self.tx.is_burst_limited() {
+            return rest.min(self.read_part());
+        }
+        rest
     }
 
     /// Packets that may be in flight now: the window of congestion control, or less while losses
@@ -152,8 +178,14 @@ impl Qp {
         let packet = self.tx.send_packet;
         let psn = self.tx.next_psn;
         let resend = psn.is_before(self.tx.max_psn);
+        let rest = wqe.psns - packet;
+        let psns = if wqe.is_read() {
+            self.read_psns(rest, resend)
+        } else {
+            1
+        };
         let sent = if wqe.is_read() {
-            self.write_read_part(frame, &wqe, packet, wqe.psns - packet)
+            self.write_read_part(frame, &wqe, packet, psns)
         } else if wqe.is_atomic() || wqe.operation == Operation::Flush {
             self.write_bare_request(frame, index, psn)
         } else {
@@ -161,11 +193,13 @@ impl Qp {
         };
         match sent {
             Ok(len) => {
-                let psns = if wqe.is_read() { wqe.psns - packet } else { 1 };
                 if wqe.is_read() && packet != 0 {
                     self.tx.read_start_psn = psn;
                 }
-                self.on_request_sent(cx.now, true, psns, len?, true);
+                if wqe.is_read() && psns != rest {
+                    self.cold.parts_before = Some(wqe.first_psn.add(wqe.psns));
+                }
+                self.on_request_sent(cx.now, !wqe.is_read() || psns == rest, psns, len?, true);
                 self.note_sent(cx.now, &wqe, packet, psn, resend, true);
                 len
             }

@@ -2,6 +2,7 @@
 
 use super::*;
 use WcStatus::Success;
+use xroce_wire::opcode::{Position, Service};
 
 /// What was lost on a network with a round trip of 20 µs and one packet in 1 µs.
 struct Wire {
@@ -147,4 +148,61 @@ fn what_a_nak_asked_for_is_sent_once_more_after_some_round_trips() {
     t.wait(Duration::from_millis(10));
     assert_eq!(t.tx().len(), 3, "then the ACK timeout decides");
     assert_eq!(t.qp.counters().timeouts, 1);
+}
+
+/// Reads `psns` responses with each of several READs.
+fn read_all(t: &mut Bench, wire: &mut Wire, psns: u32, reads: u64) {
+    // The region is smaller than a READ: it comes to the same place several times.
+    let pieces: Vec<Sge> = (0..psns)
+        .step_by(64)
+        .map(|from| sge(0, (psns - from).min(64) * MTU as u32))
+        .collect();
+    for wr_id in 0..reads {
+        t.send_sges(wr_id, read(0x10), &pieces, SendFlags::SIGNALED);
+    }
+    let mut done = Vec::new();
+    while done.len() < reads as usize {
+        let mut answers = Vec::new();
+        while let Some(frame) = t.tx_frame() {
+            let pkt = Packet::parse(&frame).unwrap();
+            let asked = (pkt.reth().unwrap().len).div_ceil(MTU as u32);
+            for n in 0..asked {
+                let opcode =
+                    Opcode::read_response(Service::Rc, Position::of(n == 0, n + 1 == asked));
+                t.now += Duration::from_micros(1);
+                if !wire.loses() {
+                    answers.push(response(opcode.unwrap(), pkt.psn().add(n).value(), MTU));
+                }
+            }
+        }
+        t.now += Duration::from_micros(20);
+        for answer in answers {
+            t.rx(answer);
+        }
+        done.extend(t.sent());
+        if !t.qp.wants_to_send(t.now)
+            && let Some(at) = t.qp.poll_timeout()
+        {
+            t.now = t.now.max(at);
+            t.cx(|qp, cx| qp.handle_timeout(cx));
+        }
+        assert_eq!(t.qp.state(), QpState::Rts, "{done:?}");
+    }
+    assert!(done.iter().all(|&(_, status)| status == Success));
+}
+
+/// Rule R18.
+#[test]
+fn case_114_a_read_in_step_is_asked_for_in_parts() {
+    for period in [
+        16, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257,
+    ] {
+        for psns in [16, 32, 64, 127, 128, 255, 256] {
+            for skip in [0, 1, period / 2, period - 1] {
+                let mut t = Bench::new();
+                let mut wire = Wire { sent: skip, period };
+                read_all(&mut t, &mut wire, psns, 16);
+            }
+        }
+    }
 }
