@@ -68,12 +68,14 @@ pub(crate) fn paced(rng: &mut Rng) -> Config {
             1 => Reliability::Selective(selective_params(rng)),
             _ => Reliability::GoBackN,
         };
-        let slowest = if pair.control == "fixed" || !pair.to_the_floor {
-            pair.rate_limit
-        } else {
-            // What DCQCN and mlx5 call the floor of a 10 Gb/s port.
-            Rate::bits_per_second(1_000_000)
+        // Marks bring DCQCN down to its floor: 100 Mb/s in these runs, or what mlx5 calls the floor
+        // of a 10 Gb/s port.
+        let floor = match (pair.control, pair.to_the_floor) {
+            ("fixed", _) => pair.rate_limit,
+            (_, true) => Rate::bits_per_second(1_000_000),
+            (_, false) => Rate::bits_per_second(100_000_000),
         };
+        let slowest = floor.min(pair.rate_limit);
         // A responder that paces its own requests as well may keep an answer waiting.
         if is_patient(pair, slowest) && rng.below(2) == 0 {
             pair.limits[rng.index(2)].ops = 0;
