@@ -324,7 +324,7 @@ impl Qp {
     /// first and the last of any part, which may be late.
     #[cold]
     fn may_be_of_a_part(&self, psn: Psn, first: Psn, info: &OpcodeInfo, is_last: bool) -> bool {
-        let in_parts = self.cold.parts_before.is_some_and(|end| psn.is_before(end));
+        let in_parts = self.cold.recovery.is_in_parts(psn);
         in_parts && (info.starts() || psn != first) && (info.ends() || !is_last)
     }
 

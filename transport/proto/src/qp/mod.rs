@@ -52,7 +52,7 @@ mod tests;
 use alloc::boxed::Box;
 
 use serde::{Deserialize, Serialize};
-use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Psn, Qpn};
+use xroce_wire::newtypes::{Gid, MacAddr, PKey, PathMtu, Qpn};
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
@@ -168,8 +168,6 @@ struct Cold {
     stray: Option<Box<Arrival>>,
     /// Why the send position went back last.
     cause: Cause,
-    /// A READ was asked for again in parts; it ends before this PSN.
-    parts_before: Option<Psn>,
     /// From the first round trip measured.
     rtt: Option<Box<Histogram>>,
     rtt_estimator: RttEstimator,
@@ -285,7 +283,6 @@ impl Qp {
                 failure: None,
                 stray: None,
                 cause: Cause::Solicit,
-                parts_before: None,
                 rtt: None,
                 rtt_estimator: RttEstimator::default(),
                 largest_acked: 0,
@@ -494,7 +491,6 @@ impl Qp {
         (self.cold.retry_cnt, self.cold.rnr_retry) = (0, 0);
         self.cold.comm_est = false;
         self.cold.notify_drained = false;
-        self.cold.parts_before = None;
         self.cold.last_seen = LastSeen::default();
         self.cold.failure = None;
         self.cold.stray = None;

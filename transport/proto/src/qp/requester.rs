@@ -197,7 +197,7 @@ impl Qp {
                     self.tx.read_start_psn = psn;
                 }
                 if wqe.is_read() && psns != rest {
-                    self.cold.parts_before = Some(wqe.first_psn.add(wqe.psns));
+                    self.cold.recovery.on_parts(wqe.first_psn.add(wqe.psns));
                 }
                 self.on_request_sent(cx.now, !wqe.is_read() || psns == rest, psns, len?, true);
                 self.note_sent(cx.now, &wqe, packet, psn, resend, true);

@@ -52,6 +52,8 @@ pub struct GoBackN {
     small: u8,
     /// The burst is without limit for once: it shrinks again when something moves.
     for_once: bool,
+    /// The latest READ that was asked for in parts ends before this PSN.
+    pub(super) parts_before: Option<Psn>,
 }
 
 impl Default for GoBackN {
@@ -69,6 +71,7 @@ impl Default for GoBackN {
             shift: NO_BURST_LIMIT,
             small: SMALL_BURST,
             for_once: false,
+            parts_before: None,
         }
     }
 }

@@ -85,6 +85,25 @@ impl LossRecovery {
     }
 }
 
+impl LossRecovery {
+    /// A READ that ends before this PSN was asked for again in parts.
+    pub fn on_parts(&mut self, end: Psn) {
+        match self {
+            Self::GoBackN(Some(r)) => r.parts_before = Some(end),
+            Self::GoBackN(None) => {}
+        }
+    }
+
+    /// Whether the response at `psn` may belong to a part of a READ.
+    #[must_use]
+    pub fn is_in_parts(&self, psn: Psn) -> bool {
+        match self {
+            Self::GoBackN(Some(r)) => r.parts_before.is_some_and(|end| psn.is_before(end)),
+            Self::GoBackN(None) => false,
+        }
+    }
+}
+
 impl Default for LossRecovery {
     fn default() -> Self {
         Self::GoBackN(None)
