@@ -68,25 +68,22 @@ impl Qp {
         !tx.is_burst_limited() || self.may_go_on(in_flight)
     }
 
-    /// Whether a WQE that has begun may go on while bursts are small: a READ whose parts are asked
-    /// for again has at most two of them under way.
+    /// Whether a WQE that has begun may go on while bursts are small. Of a READ that is asked for in
+    /// parts one is under way at a time: if its first request got lost, each part is a READ of its
+    /// own to the peer, which takes no more of them than before.
     #[cold]
     fn may_go_on(&self, in_flight: u32) -> bool {
         let is_read = self.sq.wqe(self.tx.send_index).is_read();
-        !is_read || in_flight <= self.window_psns() - self.read_part()
+        !is_read || self.tx.send_packet == 0 || in_flight == 0
     }
 
-    /// Responses that a READ asks for at once when it is sent again while bursts are small. All of
-    /// them are one burst of the peer.
-    fn read_part(&self) -> u32 {
-        (self.window_psns() / 2).max(1)
-    }
-
-    /// Responses to ask for with a READ of which so many are still to come.
+    /// Responses to ask for with a READ of which so many are still to come. While losses come in
+    /// step, one that got lost is asked for alone, and the rest when it has come: a READ as long as
+    /// the period would lose the same one every time.
     #[inline]
     fn read_psns(&self, rest: u32, resend: bool) -> u32 {
-        if resend && self.tx.is_burst_limited() {
-            return rest.min(self.read_part());
+        if resend && self.tx.is_burst_limited() && self.cold.recovery.is_at_loss() {
+            return 1;
         }
         rest
     }

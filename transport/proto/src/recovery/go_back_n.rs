@@ -6,6 +6,12 @@
 //! packets when a PSN is lost twice, or when losses keep coming at the same small distance; to half
 //! of that when it happens again. It doubles when three bursts arrived without a loss between them.
 //!
+//! Losses that keep coming after less than a third of what is in flight cost several times what is
+//! gained between them, in step or not: then a quarter is sent at once. And where the ACK timer
+//! tells of a loss more often than chance would have it, the last packet of a window is lost in
+//! step: then the burst has a limit, so that each packet asks for an ACK and its loss is noticed
+//! after some round trips, for as long as 64 bursts.
+//!
 //! A small burst after a timeout that brings nothing at all is followed by one without limit: a
 //! peer may have all of the small one, and acknowledge nothing that it has.
 
@@ -22,6 +28,15 @@ pub const NO_BURST_LIMIT: u8 = 31;
 const SMALL_BURST: u8 = 3;
 /// Losses at the same distance after which they count as in step.
 const ALIKE_MAX: u8 = 4;
+/// Losses after less than a third of what is in flight, after which less is sent at once: each
+/// costs several times what was gained since the one before.
+const SHORT_MAX: u8 = 6;
+/// Weights of a loss that only the ACK timer told, and of so many that they are in step with the
+/// ends of windows. A loss that a NAK told weighs 1 against it.
+const SILENT_LOSS: u8 = 8;
+const SILENCE_MAX: u8 = 16;
+/// The same as [`BURSTS`] after those.
+const MANY_BURSTS: u32 = 64;
 /// Bursts that have to arrive without a loss before the burst doubles.
 const BURSTS: u32 = 3;
 
@@ -46,13 +61,19 @@ pub struct GoBackN {
     was_told: bool,
     /// Losses in a row that came as far from the one before as that from its own.
     alike: u8,
+    /// Losses in a row that came after less than a third of what is in flight.
+    short: u8,
+    /// Weight of the losses that silence alone told.
+    silence: u8,
+    /// Three bursts without a loss are enough to be at ease again.
+    forgets_soon: bool,
     /// The burst is 2 to the power of this, in packets.
     shift: u8,
     /// What `shift` shrinks to.
     small: u8,
     /// The burst is without limit for once: it shrinks again when something moves.
     for_once: bool,
-    /// The latest READ that was asked for in parts ends before this PSN.
+    /// READs that were asked for in parts end before this PSN.
     pub(super) parts_before: Option<Psn>,
 }
 
@@ -68,6 +89,9 @@ impl Default for GoBackN {
             lost_before: false,
             was_told: false,
             alike: 0,
+            short: 0,
+            silence: 0,
+            forgets_soon: true,
             shift: NO_BURST_LIMIT,
             small: SMALL_BURST,
             for_once: false,
@@ -85,8 +109,16 @@ impl GoBackN {
         if !forced && self.at_loss && self.again == psn {
             return None;
         }
-        if self.is_in_step(psn, window.min(self.burst())) {
+        let in_flight = window.min(self.burst());
+        if self.is_in_step(psn, in_flight) {
             self.shrink(psn == self.from && !self.was_told);
+        } else if self.short >= SHORT_MAX {
+            self.short = 0;
+            self.quarter(in_flight);
+        } else if self.note_silence(forced && psn != self.from) && !self.is_limited() {
+            // As much as now, but each packet asks, and what is lost at the end is missed soon.
+            self.shift = u8::try_from(in_flight.max(1).ilog2()).unwrap_or(self.small);
+            self.forgets_soon = false;
         }
         (self.from, self.again, self.grown) = (psn, psn, psn);
         (self.at_loss, self.lost_before, self.was_told) = (true, true, !forced);
@@ -105,6 +137,8 @@ impl GoBackN {
         let is_even = drift.abs() <= 1 + moved.abs() / 16 || (drift - self.drift).abs() <= 1;
         let is_alike = moved.unsigned_abs() < in_flight / 2 && is_even;
         self.alike = if is_alike { self.alike + 1 } else { 0 };
+        let is_short = moved.unsigned_abs() < in_flight / 3;
+        self.short = if is_short { self.short + 1 } else { 0 };
         (self.moved, self.drift) = (moved, drift);
         moved == 0 || self.alike >= ALIKE_MAX
     }
@@ -125,19 +159,52 @@ impl GoBackN {
         (self.again, self.at_loss) = (una, true);
     }
 
+    pub(super) const fn is_at_loss(&self) -> bool {
+        self.at_loss
+    }
+
+    /// Parts of a later READ may still be on their way.
+    pub(super) fn on_parts(&mut self, end: Psn) {
+        if self.parts_before.is_none_or(|before| before.is_before(end)) {
+            self.parts_before = Some(end);
+        }
+    }
+
     pub(super) fn on_arrival(&mut self) {
         (self.at_loss, self.lost_before) = (false, false);
     }
 
     #[cold]
     fn grow(&mut self, una: Psn, window: u32) {
-        if self.grown.distance_to(una).unsigned_abs() >= BURSTS << self.shift {
+        let bursts = if self.forgets_soon {
+            BURSTS
+        } else {
+            MANY_BURSTS
+        };
+        if self.grown.distance_to(una).unsigned_abs() >= bursts << self.shift {
             self.grown = una;
             self.shift += 1;
             if 1 << self.shift >= window {
-                (self.shift, self.small) = (NO_BURST_LIMIT, SMALL_BURST);
+                (self.shift, self.small, self.forgets_soon) = (NO_BURST_LIMIT, SMALL_BURST, true);
             }
         }
+    }
+
+    /// Notes whether a loss was told by silence alone; whether that is so more often than the last
+    /// packet of a window is lost by chance.
+    fn note_silence(&mut self, silent: bool) -> bool {
+        self.silence = if silent {
+            (self.silence + SILENT_LOSS).min(2 * SILENCE_MAX)
+        } else {
+            self.silence.saturating_sub(1)
+        };
+        self.silence >= SILENCE_MAX
+    }
+
+    /// A quarter of what was in flight, and no less than a small burst.
+    fn quarter(&mut self, in_flight: u32) {
+        let shift = (in_flight.max(1).ilog2()).saturating_sub(2);
+        self.shift = u8::try_from(shift).unwrap_or(self.small).max(self.small);
     }
 
     fn shrink(&mut self, nothing_came: bool) {

@@ -86,10 +86,19 @@ impl LossRecovery {
 }
 
 impl LossRecovery {
+    /// Whether nothing has arrived since it went back.
+    #[must_use]
+    pub fn is_at_loss(&self) -> bool {
+        match self {
+            Self::GoBackN(Some(r)) => r.is_at_loss(),
+            Self::GoBackN(None) => false,
+        }
+    }
+
     /// A READ that ends before this PSN was asked for again in parts.
     pub fn on_parts(&mut self, end: Psn) {
         match self {
-            Self::GoBackN(Some(r)) => r.parts_before = Some(end),
+            Self::GoBackN(Some(r)) => r.on_parts(end),
             Self::GoBackN(None) => {}
         }
     }

@@ -202,6 +202,36 @@ fn case_55_rnr_retry_counts_and_seven_is_for_ever() {
 }
 
 #[test]
+fn an_rnr_nak_that_comes_twice_is_one_try_and_one_wait() {
+    let mut t = Setup {
+        rts: QpAttr {
+            rnr_retry: Some(2),
+            ..QpAttr::rts(Psn::new(0x100))
+        },
+        ..Setup::default()
+    }
+    .build();
+    t.send(1, SendOp::Send, 8);
+    for _ in 0..2 {
+        t.expect(&["SEND Only 100 A [8]"]);
+        t.rx(nak(0x100, 0x2c));
+        // 0.64 ms from the first copy on.
+        let end = t.qp.poll_timeout();
+        assert_eq!(end, Some(t.now + Duration::from_micros(640)));
+        t.wait(Duration::from_micros(100));
+        t.rx(nak(0x100, 0x2c));
+        assert_eq!(t.sent(), []);
+        assert_eq!(t.qp.poll_timeout(), end);
+        t.expect_silence();
+        t.wait(Duration::from_micros(540));
+    }
+    t.expect(&["SEND Only 100 A [8]"]);
+    assert_eq!(t.qp.counters().rnr_naks_in, 4);
+    t.rx(nak(0x100, 0x2c));
+    assert_eq!(t.sent(), [(1, RnrRetryExcErr)]);
+}
+
+#[test]
 fn rnr_retries_are_reloaded_by_progress() {
     let mut t = Setup {
         rts: QpAttr {
@@ -371,6 +401,41 @@ fn case_58_progress_restores_the_retries() {
 }
 
 /// Rule R4.
+
+#[test]
+fn retries_are_reloaded_by_another_value_and_not_by_the_same() {
+    // T, 2 T, 4 T: 1.05 ms is the first.
+    for (set_to, more) in [(None, 0), (Some(1), 0), (Some(2), 2)] {
+        let mut t = Setup {
+            rts: QpAttr {
+                timeout: Some(8),
+                retry_cnt: Some(1),
+                ..QpAttr::rts(Psn::new(0x100))
+            },
+            ..Setup::default()
+        }
+        .build();
+        t.send(1, SendOp::Send, 8);
+        t.expect(&["SEND Only 100 A [8]"]);
+        t.wait(Duration::from_millis(2));
+        t.expect(&["SEND Only 100 A [8]"]);
+        t.qp.modify(&QpAttr::state(QpState::Sqd), &mut t.log)
+            .unwrap();
+        let attr = QpAttr {
+            retry_cnt: set_to,
+            ..QpAttr::default()
+        };
+        t.qp.modify(&attr, &mut t.log).unwrap();
+        let mut copies = 0;
+        while t.qp.state() == QpState::Sqd {
+            t.wait(Duration::from_millis(10));
+            copies += t.tx().len();
+        }
+        assert_eq!(copies, more, "{set_to:?}");
+        assert_eq!(t.sent(), [(1, RetryExcErr)]);
+    }
+}
+
 #[test]
 fn case_64_a_fence_waits_for_reads_and_for_nothing_else() {
     let fence = SendFlags::FENCE | SendFlags::SIGNALED;
@@ -657,6 +722,35 @@ fn a_failed_modify_changes_nothing() {
     let err = fresh.modify(&rtr, &mut t.log).unwrap_err();
     assert!(matches!(err, ModifyError::Path(_)), "{err}");
     assert_eq!(fresh.state(), QpState::Init);
+}
+
+#[test]
+fn a_packet_that_was_sent_again_measures_no_round_trip() {
+    let mut t = Bench::new();
+    t.send(1, SendOp::Send, 8);
+    t.tx();
+    t.wait(Duration::from_millis(70));
+    t.expect(&["SEND Only 100 A [8]"]);
+    t.now += Duration::from_micros(10);
+    t.rx(ack(0x100));
+    // The second of these asks, and would tell.
+    t.send(2, SendOp::Send, 8);
+    t.send(3, SendOp::Send, 8);
+    t.expect(&["SEND Only 101 [8]", "SEND Only 102 A [8]"]);
+    t.now += Duration::from_micros(500);
+    t.rx(nak(0x101, 0x60));
+    assert_eq!(t.tx().len(), 2);
+    t.now += Duration::from_micros(10);
+    t.rx(ack(0x102));
+    assert_eq!(t.sent().len(), 3);
+    assert_eq!(t.qp.rtt().count(), 0, "to which copy is it the answer?");
+    assert_eq!(t.qp.gauges().srtt, None);
+    t.send(4, SendOp::Send, 8);
+    t.tx();
+    t.now += Duration::from_micros(10);
+    t.rx(ack(0x103));
+    assert_eq!(t.qp.rtt().count(), 1);
+    assert_eq!(t.qp.gauges().srtt, Some(Duration::from_micros(10)));
 }
 
 #[test]

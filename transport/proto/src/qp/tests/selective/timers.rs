@@ -188,3 +188,28 @@ fn a_probe_waits_for_the_pacer_and_costs_no_timer_meanwhile() {
         assert!(looks < 10, "{:?}", t.qp.poll_timeout());
     }
 }
+
+/// What is to be sent again and waits for the pacer is no second silence of the peer.
+#[test]
+fn a_copy_that_the_pacer_holds_back_is_not_timed_before_it_leaves() {
+    let mut setup = Setup::default();
+    setup.rtr.reliability = Some(Reliability::Selective(params()));
+    // 1.05 ms, twice it, four times it: the peer is given up after 7.3 ms.
+    setup.rts.timeout = Some(8);
+    setup.rts.retry_cnt = Some(2);
+    // A packet takes 9 ms.
+    setup.rts.rate_limit = Some(crate::cc::Rate::bits_per_second(1_000_000));
+    let mut t = setup.build();
+    t.send(1, SendOp::Send, 1024);
+    t.expect(&["SEND Only 100 A [1024]"]);
+    for _ in 0..16 {
+        t.wait(us(500));
+        t.expect_silence();
+    }
+    assert_eq!(t.qp.counters().timeouts, 1);
+    t.wait(us(2000));
+    t.expect(&["SEND Only 100 A [1024]"]);
+    assert_eq!(t.qp.counters().timeouts, 1);
+    t.rx(ack(0x100));
+    assert_eq!(t.sent(), [(1, Success)]);
+}
