@@ -32,6 +32,8 @@ use responder::Running;
 /// timers can tell.
 const PROBE_FLOOR: Duration = Duration::from_micros(10);
 
+/// Packets sent at once after two timeouts in a row.
+const FEW: u32 = 8;
 /// Doublings of a timeout that brings nothing back, at most.
 const BACKOFF_MAX: u8 = 16;
 
@@ -175,6 +177,16 @@ impl Qp {
     /// Packets that may be in flight.
     fn selective_window(&self, selective: &Selective) -> u32 {
         self.cc.window_psns().min(selective.params.window)
+    }
+
+    /// The same while the timer has fired twice without any word of the peer: so few that packets
+    /// lost in step with the whole window are not lost again.
+    fn window_now(&self, selective: &Selective) -> u32 {
+        let window = self.selective_window(selective);
+        if selective.backoff < 2 {
+            return window;
+        }
+        window.min(FEW)
     }
 
     /// When a packet is deemed lost, from what is measured now. Reordering is given the time that

@@ -74,7 +74,7 @@ impl Qp {
         if selective.ask && tx.is_outstanding() {
             return true;
         }
-        if selective.board.flying() >= self.selective_window(selective) {
+        if selective.board.flying() >= self.window_now(selective) {
             return false;
         }
         self.first_lost(selective).is_some() || self.may_send_new(selective)
@@ -120,7 +120,7 @@ impl Qp {
         }
         let selective = self.selective.as_ref()?;
         if let Some(psn) = self.first_lost(selective)
-            && selective.board.flying() < self.selective_window(selective)
+            && selective.board.flying() < self.window_now(selective)
         {
             return self.send_again(cx, frame, psn);
         }
@@ -337,7 +337,7 @@ impl Qp {
         let (tx, Some(selective)) = (&self.tx, &self.selective) else {
             return true;
         };
-        let window = self.selective_window(selective);
+        let window = self.window_now(selective);
         let interval = (window / 8).clamp(1, params::ACK_REQ_INTERVAL.into());
         let used = tx.una_psn.distance_to(tx.next_psn).unsigned_abs() + 1;
         if u32::from(tx.since_ack_req) + 1 >= interval
