@@ -69,8 +69,7 @@ impl Qp {
     }
 
     /// Whether a WQE that has begun may go on while bursts are small. Of a READ that is asked for in
-    /// parts one is under way at a time: if its first request got lost, each part is a READ of its
-    /// own to the peer, which takes no more of them than before.
+    /// parts one is under way at a time: a responder may forget the one for the other.
     #[cold]
     fn may_go_on(&self, in_flight: u32) -> bool {
         let is_read = self.sq.wqe(self.tx.send_index).is_read();
@@ -81,11 +80,15 @@ impl Qp {
     /// step, one that got lost is asked for alone, and the rest when it has come: a READ as long as
     /// the period would lose the same one every time.
     #[inline]
-    fn read_psns(&self, rest: u32, resend: bool) -> u32 {
-        if resend && self.tx.is_burst_limited() && self.cold.recovery.is_at_loss() {
-            return 1;
+    fn read_psns(&self, wqe: &Wqe, packet: u32, resend: bool) -> u32 {
+        let rest = wqe.psns - packet;
+        if !resend || !self.tx.is_burst_limited() || !self.cold.recovery.is_at_loss() {
+            return rest;
         }
-        rest
+        // Only of a READ that the peer is known to have: to one that has not had it the part would
+        // be a READ of its own.
+        let has_it = packet != 0 || self.cold.recovery.has_answer_beyond(wqe.first_psn);
+        if has_it { 1 } else { rest }
     }
 
     /// Packets that may be in flight now: the window of congestion control, or less while losses
@@ -177,7 +180,7 @@ impl Qp {
         let resend = psn.is_before(self.tx.max_psn);
         let rest = wqe.psns - packet;
         let psns = if wqe.is_read() {
-            self.read_psns(rest, resend)
+            self.read_psns(&wqe, packet, resend)
         } else {
             1
         };

@@ -73,6 +73,8 @@ pub struct GoBackN {
     small: u8,
     /// The burst is without limit for once: it shrinks again when something moves.
     for_once: bool,
+    /// The latest PSN whose response got lost, as a response from beyond it told.
+    pub(super) answer_beyond: Option<Psn>,
     /// READs that were asked for in parts end before this PSN.
     pub(super) parts_before: Option<Psn>,
 }
@@ -95,6 +97,7 @@ impl Default for GoBackN {
             shift: NO_BURST_LIMIT,
             small: SMALL_BURST,
             for_once: false,
+            answer_beyond: None,
             parts_before: None,
         }
     }
@@ -108,6 +111,9 @@ impl GoBackN {
         };
         if !forced && self.at_loss && self.again == psn {
             return None;
+        }
+        if matches!(signal, LossSignal::ImpliedNak(_)) {
+            self.answer_beyond = Some(psn);
         }
         let in_flight = window.min(self.burst());
         if self.is_in_step(psn, in_flight) {

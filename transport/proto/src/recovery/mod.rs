@@ -95,6 +95,15 @@ impl LossRecovery {
         }
     }
 
+    /// Whether a response from beyond `psn` has told that the one at `psn` got lost.
+    #[must_use]
+    pub fn has_answer_beyond(&self, psn: Psn) -> bool {
+        match self {
+            Self::GoBackN(Some(r)) => r.answer_beyond == Some(psn),
+            Self::GoBackN(None) => false,
+        }
+    }
+
     /// A READ that ends before this PSN was asked for again in parts.
     pub fn on_parts(&mut self, end: Psn) {
         match self {
