@@ -52,6 +52,7 @@ fmt:
 
 lint: setup-test ## clippy, all warnings are errors
 	$(CARGO) clippy --locked $(WORKSPACE) $(FLAGS) --all-targets -- -D warnings
+	@scripts/client-alone.sh
 
 doc: setup-test
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(WORKSPACE) $(FLAGS) --no-deps --quiet

@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
-use xroce_control::capture::{self, CaptureMade, CaptureSpec, CaptureStats};
+use xroce_api::PortStats;
+use xroce_api::Request;
+use xroce_api::message as reply;
+use xroce_api::message::{CaptureMade, CaptureSpec, CaptureStats};
+use xroce_control::capture::{self};
 use xroce_control::socket::{self, Kind};
-use xroce_control::{Request, reply};
 use xroce_daemon::{Below, Daemon, DaemonConfig, DeviceConfig};
 use xroce_net::addressing::Addressing;
-use xroce_net::datapath::{Caps, Datapath, PortStats, Rx, TxMeta};
+use xroce_net::datapath::{Caps, Datapath, Rx, TxMeta};
 use xroce_net::udp::{UdpConfig, UdpPort};
 use xroce_shm::{Consumer, Piece, Region};
 use xroce_verbs::{Access, ConnectAttr, Context, RecvBatch, SendBatch};

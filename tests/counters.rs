@@ -16,11 +16,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use common::{ALL_ACCESS, Setup, World, gid};
-use xroce_engine::{EngineStats, PORT_TABLE, UdDest};
+use xroce_api::IcmpReason as Reason;
+use xroce_api::{EngineStats, GidEntry, IcmpError, PORT_TABLE, UdDest};
 use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::Datapath;
-use xroce_net::gids::GidEntry;
-use xroce_net::icmp::{IcmpError, Reason};
 use xroce_net::sim::{Impairment, SimPort, Verdict};
 use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::counters::{CounterInfo, Counters};

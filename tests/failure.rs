@@ -10,10 +10,9 @@
 mod common;
 
 use common::{ALL_ACCESS, Setup, World, gid};
-use xroce_engine::{AsyncEvent, Cause, Failure};
+use xroce_api::IcmpReason as Reason;
+use xroce_api::{AsyncEvent, Cause, Failure, GidEntry, IcmpError};
 use xroce_net::addressing::PathEvent;
-use xroce_net::gids::GidEntry;
-use xroce_net::icmp::{IcmpError, Reason};
 use xroce_net::sim::Verdict;
 use xroce_proto::memory::{Access, KeyError};
 use xroce_proto::qp::report::Refusal;

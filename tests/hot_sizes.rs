@@ -5,7 +5,7 @@
 
 #![allow(elided_lifetimes_in_paths, reason = "sizes do not depend on lifetimes")]
 
-use xroce_engine::{EngineStats, Mr, Work};
+use xroce_api::{EngineStats, Mr, Work};
 use xroce_net::datapath::{Rx, TxMeta};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Grant;

@@ -180,7 +180,7 @@ fn udp_over_loopback_without_privileges() {
 #[cfg(feature = "xdp")]
 mod xdp {
     use super::*;
-    use xroce_engine::EngineError;
+    use xroce_api::EngineError;
     use xroce_net::xdp::{Mode, XdpConfig, XdpPort};
 
     fn xdp_matrix(v6: bool, mode: Mode) {

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use common::Host;
 use counting::allocations;
-use xroce_net::datapath::{Caps, Datapath, PortStats, Rx, TxMeta};
+use xroce_api::PortStats;
+use xroce_net::datapath::{Caps, Datapath, Rx, TxMeta};
 use xroce_net::sim::{LoopConfig, LoopPort, SimNet, loop_pair};
 use xroce_proto::qp::{QpAttr, QpInit};
 use xroce_proto::recovery::{Reliability, SelectiveParams};

@@ -6,7 +6,8 @@
 mod common;
 
 use common::netns_end::{End, LIMIT, both, exchange, write, xdp};
-use xroce_engine::{AsyncEvent, Cause, clock};
+use xroce_api::{AsyncEvent, Cause};
+use xroce_engine::clock;
 use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::Datapath;
 use xroce_net::udp::{UdpConfig, UdpPort};

@@ -12,7 +12,8 @@ pub mod threads;
 #[cfg(feature = "xdp")]
 pub mod xdp;
 
-use xroce_engine::{Engine, EngineConfig, Mr, clock};
+use xroce_api::Mr;
+use xroce_engine::{Engine, EngineConfig, clock};
 use xroce_net::datapath::{Datapath, Link};
 use xroce_net::sim::{LoopConfig, LoopPort, loop_pair};
 use xroce_proto::cc::{CongestionControl, Rate};

@@ -13,7 +13,8 @@ mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xroce_engine::{Ah, AsyncEvent, EngineConfig, Notify, Source};
+use xroce_api::{Ah, AsyncEvent, Notify, Source};
+use xroce_engine::EngineConfig;
 use xroce_net::datapath::Link;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::qp::{QpState, QpType};

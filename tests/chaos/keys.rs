@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use xroce_engine::Mr;
+use xroce_api::Mr;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::QpState;

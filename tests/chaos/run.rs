@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use std::process::Command;
 use std::rc::Rc;
 
-use xroce_engine::{AsyncEvent, Source};
+use xroce_api::{AsyncEvent, Source};
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use xroce_engine::{EngineError, Mr, MwType};
+use xroce_api::{EngineError, Mr, MwType};
 use xroce_net::sim::Rng;
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::wc::{Completion, WcFlags, WcOpcode, WcStatus};

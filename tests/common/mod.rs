@@ -23,7 +23,8 @@ pub mod trace;
 
 use std::net::IpAddr;
 
-use xroce_engine::{Engine, EngineConfig, Mr};
+use xroce_api::Mr;
+use xroce_engine::{Engine, EngineConfig};
 use xroce_net::datapath::{Datapath, Link};
 use xroce_net::sim::{Impairment, LinkId, PortConfig, Rng, SimNet, SimPort};
 use xroce_proto::memory::{Access, Pd};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use xroce_engine::Mr;
+use xroce_api::Mr;
 use xroce_net::sim::Rng;
 use xroce_proto::memory::Access;
 use xroce_proto::wr::Sge;

@@ -1,6 +1,7 @@
 //! Hosts in network namespaces, with the addresses the kernel gives them.
 
-use xroce_engine::{Failure, clock};
+use xroce_api::Failure;
+use xroce_engine::clock;
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 use xroce_net::xdp::{XdpConfig, XdpPort};

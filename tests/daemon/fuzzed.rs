@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde_json::{Value, json};
-use xroce_control::Request;
+use xroce_api::Request;
 use xroce_control::socket::Kind;
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};
@@ -37,8 +37,8 @@ fn requests(settled: &Settled) -> Vec<Value> {
         Request::RegMr {
             pd,
             access,
-            memory: xroce_control::Memory {
-                pieces: vec![xroce_control::PieceOf {
+            memory: xroce_api::message::Memory {
+                pieces: vec![xroce_api::message::PieceOf {
                     offset: 0,
                     len: 8192,
                 }],

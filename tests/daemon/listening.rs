@@ -4,8 +4,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use xroce_control::Request;
-use xroce_control::capture::{self, CaptureMade, CaptureSpec, CaptureStats};
+use xroce_api::Request;
+use xroce_api::message::{CaptureMade, CaptureSpec, CaptureStats};
+use xroce_control::capture::{self};
 use xroce_shm::{Piece, Region};
 
 use super::mock::Mock;

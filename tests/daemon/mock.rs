@@ -5,12 +5,12 @@ use std::path::Path;
 
 use rustix::net::{RecvFlags, SendFlags};
 use serde_json::Value;
+use xroce_api::Request;
+use xroce_api::message::{CqMade, QpMade};
+use xroce_api::message::{Memory, Path as Way, PieceOf};
+use xroce_api::{GidEntry, Mr};
 use xroce_control::layout;
-use xroce_control::reply::{CqMade, QpMade};
 use xroce_control::socket::{self, Kind, Message, MessageError};
-use xroce_control::{Memory, Path as Way, PieceOf, Request};
-use xroce_engine::Mr;
-use xroce_net::gids::GidEntry;
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit, QpState};
 use xroce_shm::{DIRTY_MAX, DirtySet, Piece, Region};

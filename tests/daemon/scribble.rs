@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use xroce_control::Request;
+use xroce_api::Request;
 
 use super::mock::Settled;
 use super::witness::{self, Witness};

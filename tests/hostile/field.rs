@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use xroce_engine::{EngineError, Mr};
+use xroce_api::{EngineError, Mr};
 use xroce_net::datapath::{Datapath, Link, TxMeta};
 use xroce_net::sim::{Fate as Happened, Rng, SimPort};
 use xroce_proto::memory::Access;

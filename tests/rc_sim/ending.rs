@@ -1,6 +1,6 @@
 //! Queue pairs that end, on purpose or not, and those that come after them.
 
-use xroce_engine::AsyncEvent;
+use xroce_api::AsyncEvent;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};

@@ -1,7 +1,7 @@
 //! Stories of the objects around queue pairs: shared receives, completion queues that notify,
 //! memory windows, regions that change, partitions.
 
-use xroce_engine::{AsyncEvent, EngineError, MwType, Notify, ObjectError, Rereg};
+use xroce_api::{AsyncEvent, EngineError, MwType, Notify, ObjectError, Rereg};
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::srq::SrqAttr;

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use xroce_engine::{Ah, EngineConfig, EngineError};
+use xroce_api::{Ah, EngineError};
+use xroce_engine::EngineConfig;
 use xroce_net::datapath::Link;
 use xroce_net::sim::{Impairment, Rng};
 use xroce_proto::qp::QpState;

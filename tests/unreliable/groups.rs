@@ -1,6 +1,6 @@
 //! Multicast: every attached QP with the right Q_Key gets a copy (UD7).
 
-use xroce_engine::EngineError;
+use xroce_api::EngineError;
 use xroce_net::datapath::Link;
 use xroce_net::neigh::multicast_mac;
 use xroce_proto::qp::QpType;

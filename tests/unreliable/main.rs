@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::{ALL_ACCESS, Host, World};
-use xroce_engine::{Ah, EngineError, UdDest};
+use xroce_api::{Ah, EngineError, UdDest};
 use xroce_net::datapath::Datapath;
 use xroce_net::sim::{Verdict, WireId};
 use xroce_proto::qp::{QpAttr, QpState, QpType};

@@ -1,7 +1,7 @@
 //! UD stories: address handles, the header in front, limits.
 
 use etherparse::{Ipv4Header, Ipv6Header};
-use xroce_engine::EngineError;
+use xroce_api::EngineError;
 use xroce_net::datapath::Link;
 use xroce_net::sim::{PortConfig, SimNet};
 use xroce_proto::wc::{WcFlags, WcStatus};

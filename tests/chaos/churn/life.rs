@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use xroce_engine::{EngineError, Mr, MwId, MwType, ObjectError, Rereg};
+use xroce_api::{EngineError, Mr, MwId, MwType, ObjectError, Rereg};
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
 use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};

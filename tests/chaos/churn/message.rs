@@ -1,6 +1,6 @@
 //! Messages that take a receive, and their arrival.
 
-use xroce_engine::UdDest;
+use xroce_api::UdDest;
 use xroce_proto::qp::QpType;
 use xroce_proto::wc::{Completion, WcFlags, WcOpcode, WcStatus};
 use xroce_proto::wr::{Data, SendFlags, SendOp, SendWr};

@@ -96,12 +96,9 @@ fn a_scrape_has_every_counter_and_sums_never_fall() {
     let counters = xroce_proto::counters::Counters::TABLE.len();
     assert_eq!(families(&first, "xroce_qp_"), counters);
     assert!(families(&first, "xroce_session_") > counters);
-    let engine = xroce_engine::EngineStats::TABLE.len();
+    let engine = xroce_api::EngineStats::TABLE.len();
     assert_eq!(families(&first, "xroce_engine_"), engine + 5);
-    assert_eq!(
-        families(&first, "xroce_port_"),
-        xroce_engine::PORT_TABLE.len()
-    );
+    assert_eq!(families(&first, "xroce_port_"), xroce_api::PORT_TABLE.len());
 
     // What queue pairs did stays counted when they, and their processes, are gone.
     drop((qps, near, far));

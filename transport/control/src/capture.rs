@@ -4,13 +4,11 @@
 //! with the kept bytes of the frame behind it, over as many entries as that takes; the next record
 //! begins with a new entry. The daemon publishes whole records only.
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use xroce_api::message::{Capacity, CaptureSpec, Direction, SNAPLEN_MAX};
 use xroce_shm::{CAPACITY_MAX, Consumer, Geometry, RingError, RingLayoutError};
 use xroce_wire::frame::UdpMeta;
-use xroce_wire::newtypes::{Gid, Qpn};
-
-use crate::reply::Capacity;
+use xroce_wire::newtypes::Gid;
 
 /// Bytes of an entry of the ring.
 pub const ENTRY: usize = ENTRY_SIZE as usize;
@@ -18,60 +16,12 @@ const ENTRY_SIZE: u32 = 256;
 /// Bytes of the header of a record.
 pub const HEADER: usize = HEADER_SIZE as usize;
 const HEADER_SIZE: u32 = 64;
-/// Bytes kept of a frame, at most; the longest frame of a port is shorter.
-pub const SNAPLEN_MAX: u32 = 1 << 16;
 /// Entries of a ring, at least: one frame of every port fits.
 pub const ENTRIES_MIN: u32 = 512;
 /// Entries of a ring, at most: 256 MiB.
 pub const ENTRIES_MAX: u32 = CAPACITY_MAX;
 /// Entries of a MiB of ring.
 pub const ENTRIES_PER_MIB: u32 = (1 << 20) / ENTRY_SIZE;
-
-/// The way of a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// Received.
-    In,
-    /// Sent.
-    Out,
-}
-
-/// Which frames are captured, and how much of them. What is not set lets everything pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CaptureSpec {
-    /// Only packets that this queue pair sends or receives, be it here or at the peer.
-    pub qp: Option<Qpn>,
-    /// Only packets from or to this address.
-    pub peer: Option<Gid>,
-    /// Only packets of one way.
-    pub direction: Option<Direction>,
-    /// Only what has to do with losses and errors: NAKs, RNR NAKs, selective acknowledgements,
-    /// congestion notifications, requests that were sent before, and what is no RoCE packet.
-    pub errors: bool,
-    /// One frame of so many that pass the filters; not 0.
-    pub sample: u32,
-    /// Bytes kept of a frame, from 1 to [`SNAPLEN_MAX`].
-    pub snaplen: u32,
-    /// Entries of the ring, from [`ENTRIES_MIN`] to [`ENTRIES_MAX`]; rounded up to a power of two.
-    pub entries: u32,
-}
-
-impl Default for CaptureSpec {
-    /// Everything, whole, in a ring of 16 MiB.
-    fn default() -> Self {
-        Self {
-            qp: None,
-            peer: None,
-            direction: None,
-            errors: false,
-            sample: 1,
-            snaplen: SNAPLEN_MAX,
-            entries: 1 << 16,
-        }
-    }
-}
 
 /// What cannot be asked of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -87,28 +37,26 @@ pub struct BadSpec {
     pub most: u32,
 }
 
-impl CaptureSpec {
-    /// The ring for it.
-    ///
-    /// # Errors
-    /// A value out of range.
-    pub fn ring(&self) -> Result<Capacity, BadSpec> {
-        for (what, given, least, most) in [
-            ("the sample", self.sample, 1, u32::MAX),
-            ("the snap length", self.snaplen, 1, SNAPLEN_MAX),
-            ("the ring", self.entries, ENTRIES_MIN, ENTRIES_MAX),
-        ] {
-            if !(least..=most).contains(&given) {
-                return Err(BadSpec {
-                    what,
-                    given,
-                    least,
-                    most,
-                });
-            }
+/// The ring for a capture.
+///
+/// # Errors
+/// A value out of range.
+pub fn ring_for(spec: &CaptureSpec) -> Result<Capacity, BadSpec> {
+    for (what, given, least, most) in [
+        ("the sample", spec.sample, 1, u32::MAX),
+        ("the snap length", spec.snaplen, 1, SNAPLEN_MAX),
+        ("the ring", spec.entries, ENTRIES_MIN, ENTRIES_MAX),
+    ] {
+        if !(least..=most).contains(&given) {
+            return Err(BadSpec {
+                what,
+                given,
+                least,
+                most,
+            });
         }
-        Ok(Capacity(self.entries.next_power_of_two()))
     }
+    Ok(Capacity(spec.entries.next_power_of_two()))
 }
 
 /// The ring of a capture.
@@ -117,36 +65,6 @@ impl CaptureSpec {
 /// The capacity is no power of two, or too large.
 pub const fn ring(capacity: Capacity) -> Result<Geometry, RingLayoutError> {
     Geometry::new(ENTRY_SIZE, capacity.0)
-}
-
-/// A capture has begun.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CaptureMade {
-    /// Its ring.
-    pub ring: Capacity,
-    /// Frames begin with an Ethernet header; otherwise with the BTH, and records say what the
-    /// socket told ([`Header::udp`]).
-    pub ethernet: bool,
-}
-
-/// What a capture has counted. Every frame that passed is in exactly one of the others.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CaptureStats {
-    /// Frames that passed the device.
-    pub seen: u64,
-    /// Frames that the filters left out.
-    pub filtered: u64,
-    /// Frames that the sampling left out.
-    pub unsampled: u64,
-    /// Frames in the ring, whole or cut.
-    pub captured: u64,
-    /// Frames for which the ring had no room.
-    pub dropped: u64,
-    /// The ring is of no more use, and why: its reader wrote into it what cannot be. Frames that
-    /// pass afterwards are among the dropped ones.
-    pub broken: Option<String>,
 }
 
 /// The header of a record.
@@ -360,13 +278,13 @@ mod tests {
             ..CaptureSpec::default()
         };
         assert_eq!(
-            spec.ring().unwrap_err().to_string(),
+            ring_for(&spec).unwrap_err().to_string(),
             "the snap length of a capture is 0: from 1 to 65536 can be"
         );
         let odd = CaptureSpec {
             entries: 513,
             ..CaptureSpec::default()
         };
-        assert_eq!(odd.ring(), Ok(Capacity(1024)));
+        assert_eq!(ring_for(&odd), Ok(Capacity(1024)));
     }
 }

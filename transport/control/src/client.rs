@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use xroce_wire::newtypes::Qpn;
 
-use crate::Request;
-use crate::reply::{Page, QpReport, Refusal, Report, SessionReport, Welcome};
 use crate::socket::{self, Answer, Kind, MessageError};
+use xroce_api::Request;
+use xroce_api::message::{Page, QpReport, Refusal, Report, SessionReport, Welcome};
 
 /// A daemon that does not answer by then is given up.
 pub const PATIENCE: Duration = Duration::from_secs(10);

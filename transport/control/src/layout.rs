@@ -16,7 +16,7 @@ use xroce_shm::{
     RingLayoutError,
 };
 
-use crate::reply::Capacity;
+use xroce_api::message::Capacity;
 
 /// Offset of the word that says whether the daemon sleeps.
 pub const PARK: u64 = 0;

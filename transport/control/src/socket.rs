@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::VERSION;
-use crate::reply::{Farewell, Refusal};
+use xroce_api::message::{Farewell, Refusal};
 
 /// Bytes of a body, at most.
 pub const BODY_MAX: usize = 1 << 16;
@@ -34,9 +34,9 @@ pub enum Kind {
     Request = 1,
     /// The answer.
     Reply = 2,
-    /// The answer is no: a [`crate::reply::Refusal`].
+    /// The answer is no: a [`xroce_api::message::Refusal`].
     Refusal = 3,
-    /// The last message before the daemon hangs up: a [`crate::reply::Farewell`].
+    /// The last message before the daemon hangs up: a [`xroce_api::message::Farewell`].
     Farewell = 4,
 }
 

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use xroce_control::reply::Limits;
-use xroce_engine::PollMode;
+use xroce_api::PollMode;
+use xroce_api::message::Limits;
 
 /// What is below a device.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::{Builder, JoinHandle};
 
-use xroce_control::reply::{DeviceReport, QpReport};
+use xroce_api::message::{DeviceReport, QpReport};
 use xroce_engine::{Engine, EngineConfig};
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::{Datapath, Link};

@@ -37,4 +37,4 @@ pub use config::{Below, DaemonConfig, DeviceConfig};
 pub use error::DaemonError;
 pub use listener::{Daemon, DeviceTotals, Reloaded};
 pub use serve::totals::Totals;
-pub use xroce_control::reply::Limits;
+pub use xroce_api::message::Limits;

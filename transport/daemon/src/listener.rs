@@ -16,9 +16,9 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
-use xroce_control::reply::{Farewell, Report, SessionReport};
+use xroce_api::clock;
+use xroce_api::message::{Farewell, Report, SessionReport};
 use xroce_control::socket::{self, Kind};
-use xroce_engine::clock;
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 
 use rustix::time::{ClockId, clock_gettime};
-use xroce_control::Request;
-use xroce_control::reply::{DeviceReport, Page, QpReport, Refusal, Report, SessionReport};
-use xroce_engine::clock;
+use xroce_api::Request;
+use xroce_api::clock;
+use xroce_api::message::{DeviceReport, Page, QpReport, Refusal, Report, SessionReport};
 use xroce_net::datapath::Datapath;
 use xroce_wire::newtypes::Qpn;
 

@@ -10,22 +10,14 @@
 
 use std::collections::VecDeque;
 
+use xroce_api::{AsyncEvent, Notify, Source};
 use xroce_proto::qp::RecvQueue;
 use xroce_proto::srq::{SharedReceiveQueue, Take};
 use xroce_proto::wc::{Completion, Cq, Event, Sink, Srq, WcFlags, WcStatus};
 use xroce_wire::newtypes::Qpn;
 
-use crate::events::{AsyncEvent, EventQueue, Source};
+use crate::events::EventQueue;
 use crate::handles::{Handles, Kept};
-
-/// Which completions a CQ that is armed notifies of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Notify {
-    /// The next one.
-    Any,
-    /// The next that is solicited or an error.
-    Solicited,
-}
 
 /// A bounded queue of completions: a ring of free-running indices, allocated when it is made.
 #[derive(Debug)]

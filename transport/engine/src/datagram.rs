@@ -1,52 +1,22 @@
 //! Datagrams: address handles, sends with a destination, groups, and the way in.
 
-use serde::{Deserialize, Serialize};
+use xroce_api::{Ah, EngineError, UdDest};
 use xroce_net::datapath::{Datapath, Link, Rx};
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{AddressHandle, Cx, Destination, ModifyError, QpType};
 use xroce_proto::time::Instant;
 use xroce_proto::wr::SendWr;
 use xroce_wire::frame::{Ecn, Frame};
-use xroce_wire::newtypes::{Gid, QKey, Qpn, VlanTci};
+use xroce_wire::newtypes::{Gid, Qpn, VlanTci};
 use xroce_wire::opcode::Service;
 use xroce_wire::packet::Packet;
 use xroce_wire::path::AddressVector;
 use xroce_wire::template::Lower;
 
-use crate::engine::{Core, Engine, EngineError};
+use crate::engine::{Core, Engine};
 use crate::late::{Late, LateReceives};
 use crate::mcast::{Attached, GROUPS_MAX, MEMBERS_MAX, is_group};
 use crate::rx::{again, arrival};
-
-/// Handle of an address, `ibv_ah`. Means nothing in another engine.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Ah(u32);
-
-impl Ah {
-    /// From what stands in the work request of another process. A number of no handle is refused
-    /// where it is used.
-    #[must_use]
-    pub const fn new(value: u32) -> Self {
-        Self(value)
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn value(self) -> u32 {
-        self.0
-    }
-}
-
-/// Where a datagram goes.
-#[derive(Clone, Copy, Debug)]
-pub struct UdDest {
-    /// Address handle.
-    pub ah: Ah,
-    /// Receiving queue pair; a group's datagrams go to [`Qpn::MULTICAST`] whatever is said here.
-    pub qpn: Qpn,
-    /// Q_Key of the receiver; with the highest bit set, the key of the sending queue pair is used.
-    pub qkey: QKey,
-}
 
 impl<D: Datapath> Engine<D> {
     /// What frames of the port start with.
@@ -64,7 +34,7 @@ impl<D: Datapath> Engine<D> {
     pub fn create_ah(&mut self, pd: Pd, av: &AddressVector) -> Result<Ah, EngineError> {
         self.check_pd(pd)?;
         let handle = AddressHandle::new(self.lower(), av, pd).map_err(ModifyError::Path)?;
-        let ah = self.core.ahs.insert(handle).map(Ah);
+        let ah = self.core.ahs.insert(handle).map(Ah::new);
         ah.ok_or(EngineError::AhsExhausted)
     }
 
@@ -73,7 +43,7 @@ impl<D: Datapath> Engine<D> {
     /// # Errors
     /// It does not exist.
     pub fn destroy_ah(&mut self, ah: Ah) -> Result<(), EngineError> {
-        let removed = self.core.ahs.remove(ah.0);
+        let removed = self.core.ahs.remove(ah.value());
         removed.map(drop).map_err(|_| EngineError::NoAh(ah))
     }
 
@@ -90,7 +60,10 @@ impl<D: Datapath> Engine<D> {
         to: &UdDest,
     ) -> Result<(), EngineError> {
         let core = &mut self.core;
-        let ah = core.ahs.get(to.ah.0).ok_or(EngineError::NoAh(to.ah))?;
+        let ah = core
+            .ahs
+            .get(to.ah.value())
+            .ok_or(EngineError::NoAh(to.ah))?;
         let found = core.qps.find_mut(qpn);
         let (index, entry) = found.ok_or(EngineError::NoQp(qpn))?;
         let to = Destination {

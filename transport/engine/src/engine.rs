@@ -4,35 +4,29 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration as StdDuration;
 
-use xroce_net::datapath::{Caps, Datapath, PortStats};
+use xroce_api::{AsyncEvent, EngineError, EngineStats, Failure, PortStats, Source, Work};
+use xroce_net::datapath::{Caps, Datapath};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Pd;
-use xroce_proto::qp::{
-    AddressHandle, CreateError, Cx, Gauges, ModifyError, Qp, QpAttr, QpInit, QpState, QpType,
-};
+use xroce_proto::qp::{AddressHandle, Cx, Gauges, Qp, QpAttr, QpInit, QpState};
 use xroce_proto::recovery::Reliability;
 use xroce_proto::rtt::Histogram;
 use xroce_proto::time::Instant;
-use xroce_proto::wc::{Cq, Event, Sink};
-use xroce_proto::wr::{PostError, RecvWr, SendWr};
-use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn};
+use xroce_proto::wc::{Event, Sink};
+use xroce_proto::wr::{RecvWr, SendWr};
+use xroce_wire::newtypes::{Gid, PKey, PathMtu, Qpn};
 
 use crate::cq::CqTable;
-use crate::datagram::Ah;
-use crate::events::{AsyncEvent, Source};
-use crate::failure::Failure;
 use crate::handles::Handles;
 use crate::icrc::IcrcTable;
 use crate::late::{Late, LateReceives};
 use crate::leave::Goodbyes;
 use crate::mcast::McastTable;
-use crate::mr_table::{MrTable, RegError};
+use crate::mr_table::MrTable;
 use crate::notify::{Notifier, NotifyConfig};
-use crate::objects::ObjectError;
 use crate::paths::Paths;
 use crate::qp_table::QpTable;
 use crate::sched::{Schedule, TrafficClasses};
-use crate::stats::EngineStats;
 use crate::timers::Wheel;
 
 /// Budgets of one poll.
@@ -62,128 +56,12 @@ impl Default for EngineConfig {
     }
 }
 
-/// Why a command was refused; nothing changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EngineError {
-    /// No such queue pair (any more).
-    #[error("queue pair {:#x} does not exist", .0.value())]
-    NoQp(Qpn),
-    /// No such completion queue.
-    #[error("completion queue {} does not exist", .0.0)]
-    NoCq(Cq),
-    /// No such protection domain.
-    #[error("protection domain {} does not exist", .0.0)]
-    NoPd(Pd),
-    /// No such memory region (any more).
-    #[error("no memory region has L_Key {:#010x}", .0.value())]
-    NoMr(LKey),
-    /// All queue pair numbers are in use.
-    #[error("all queue pair numbers are in use")]
-    QpsExhausted,
-    /// The depth of a CQ is out of range.
-    #[error("a completion queue of {given} entries, it must have 1 to {max}")]
-    CqDepth {
-        /// Depth given.
-        given: u32,
-        /// Largest allowed.
-        max: u32,
-    },
-    /// The path MTU does not fit the link.
-    #[error(
-        "path MTU {path_mtu} needs an IP MTU of {needed}, {port} has {link_mtu}: \
-         raise the MTU of the interface or lower the path MTU"
-    )]
-    PathMtu {
-        /// Path MTU asked for, bytes.
-        path_mtu: usize,
-        /// IP MTU it needs.
-        needed: usize,
-        /// IP MTU of the port.
-        link_mtu: usize,
-        /// Name of the port.
-        port: String,
-    },
-    /// No such address handle (any more).
-    #[error("address handle {0:?} does not exist")]
-    NoAh(Ah),
-    /// All numbers of address handles are in use.
-    #[error("all address handles are in use")]
-    AhsExhausted,
-    /// Not the address of a multicast group.
-    #[error("{0} is not the address of a multicast group (224.0.0.0/4 or ff00::/8)")]
-    NoGroup(Gid),
-    /// Only UD queue pairs are members of groups.
-    #[error("only Ud queue pairs can be attached to a group, this one is {0:?}")]
-    NotUd(QpType),
-    /// No more groups or members.
-    #[error("a limit is reached: {groups} groups, {members} queue pairs in one")]
-    GroupFull {
-        /// Groups of an engine, at most.
-        groups: usize,
-        /// Queue pairs in a group, at most.
-        members: usize,
-    },
-    /// Detached from a group it is not in.
-    #[error("queue pair {:#x} is not attached to {group}", .qpn.value())]
-    NotAttached {
-        /// The queue pair.
-        qpn: Qpn,
-        /// The group.
-        group: Gid,
-    },
-    /// The port cannot receive what is sent to a group.
-    #[error("{port} cannot join {group}: {reason}")]
-    Join {
-        /// The group.
-        group: Gid,
-        /// Name of the port.
-        port: String,
-        /// What it said.
-        reason: String,
-    },
-    /// See [`CreateError`].
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// See [`ModifyError`].
-    #[error(transparent)]
-    Modify(#[from] ModifyError),
-    /// See [`PostError`].
-    #[error(transparent)]
-    Post(#[from] PostError),
-    /// See [`RegError`].
-    #[error(transparent)]
-    Reg(#[from] RegError),
-    /// See [`ObjectError`].
-    #[error(transparent)]
-    Object(#[from] ObjectError),
-}
-
 /// Bytes a packet adds to its payload at most in RC: IPv6 40, UDP 8, BTH 12, RETH 16, ImmDt 4,
 /// ICRC 4. Atomics have longer headers and no payload.
 const RC_OVERHEAD: usize = 84;
 
 /// What a self-contained WRITE packet adds to that.
 const METH_LEN: usize = 4;
-
-/// What one poll did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Work {
-    /// Frames received.
-    pub rx: usize,
-    /// Frames sent.
-    pub tx: usize,
-    /// Timers that fired.
-    pub timers: usize,
-}
-
-impl Work {
-    /// Nothing came, nothing went.
-    #[must_use]
-    pub const fn is_idle(&self) -> bool {
-        self.rx == 0 && self.tx == 0 && self.timers == 0
-    }
-}
 
 /// Everything but the port, so that both can be borrowed at once.
 #[derive(Debug)]
@@ -429,7 +307,7 @@ impl<D: Datapath> Engine<D> {
     /// Posts a send; it leaves in the next poll.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`](xroce_proto::wr::PostError); nothing was posted then.
     #[inline]
     pub fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), EngineError> {
         let found = self.core.qps.find_mut(qpn);
@@ -442,7 +320,7 @@ impl<D: Datapath> Engine<D> {
     /// Posts a receive.
     ///
     /// # Errors
-    /// See [`PostError`]; nothing was posted then.
+    /// See [`PostError`](xroce_proto::wr::PostError); nothing was posted then.
     #[inline]
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), EngineError> {
         self.core.post_recv(qpn, wr)

@@ -5,14 +5,14 @@
 //! ring to the engine may come too late: a datagram would be lost, and a connection that allows no
 //! RNR retry would end. So the ring is looked at once more before a packet goes without a receive.
 
+use xroce_api::{EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::wc::Srq;
 use xroce_proto::wr::RecvWr;
 use xroce_wire::newtypes::Qpn;
 use xroce_wire::packet::Packet;
 
-use crate::engine::{Core, Engine, EngineError};
-use crate::objects::ObjectError;
+use crate::engine::{Core, Engine};
 
 /// Where receives may wait that the engine does not have.
 pub trait LateReceives {

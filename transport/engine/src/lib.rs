@@ -2,21 +2,19 @@
 //! queues on one thread, and one port; [`Engine::poll_once`] runs everything to completion:
 //! timers, transmit burst, flush, receive burst.
 //!
-//! Time is handed in: [`clock::now`] is the one place that reads a clock, the simulator has its
-//! own.
+//! Time is handed in: [`xroce_api::clock::now`] is the one place that reads a clock, the simulator
+//! has its own.
 #![forbid(unsafe_code)]
 
-pub mod clock;
 mod cq;
 mod datagram;
 mod engine;
 mod events;
-mod failure;
 mod handles;
 mod icrc;
 mod late;
 mod leave;
-pub mod limits;
+mod limits;
 mod mcast;
 mod mr_table;
 mod notify;
@@ -27,22 +25,13 @@ mod qp_table;
 mod reuse;
 mod rx;
 mod sched;
-mod stats;
 mod timers;
 mod tx;
 mod windows;
 
-pub use cq::Notify;
-pub use datagram::{Ah, UdDest};
-pub use engine::{Engine, EngineConfig, EngineError, Work};
-pub use events::{AsyncEvent, Source};
-pub use failure::{Cause, Failure, FailureFacts};
+pub use engine::{Engine, EngineConfig};
 pub use late::{LateReceives, Receives};
-pub use mr_table::{DeregError, Mr, Range, RegError, Rereg};
 pub use notify::{CnpScope, NotifyConfig};
-pub use objects::ObjectError;
-pub use paths::IcmpSeen;
-pub use poll_mode::{PollMode, Poller};
+pub use poll_mode::Poller;
 pub use sched::{CLASSES_MAX, TrafficClasses, Trust};
-pub use stats::{EngineStats, PORT_TABLE};
-pub use windows::{Mw, MwId, MwType};
+pub use xroce_api::{PollMode, clock};

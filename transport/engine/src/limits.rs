@@ -1,20 +1,12 @@
-//! Limits of an engine, for whoever has to tell them.
+//! The limits that the API tells are those of the tables.
 
-use crate::{mcast, mr_table, objects, qp_table};
+use xroce_api::limits::{CQ_DEPTH_MAX, GROUPS_MAX, HANDLES_MAX, MEMBERS_MAX, QPS_MAX, REGIONS_MAX};
 
-/// Queue pairs.
-pub const QPS_MAX: u32 = qp_table::QPS_MAX;
-/// Completion queues, shared receive queues and address handles, each.
-pub const HANDLES_MAX: u32 = crate::handles::HANDLES_MAX;
-/// Entries of a completion queue.
-pub const CQ_DEPTH_MAX: u32 = objects::CQ_DEPTH_MAX;
-/// Memory regions and windows together. Index 0 is never used.
-pub const REGIONS_MAX: u32 = (1 << 24) - 1;
-/// Multicast groups.
-pub const GROUPS_MAX: u32 = 8192;
-/// Queue pairs in one group.
-pub const MEMBERS_MAX: u32 = 256;
+use crate::{handles, mcast, objects, qp_table};
 
-const _: () = assert!(REGIONS_MAX as usize == mr_table::REGIONS_MAX - 1);
+const _: () = assert!(QPS_MAX == qp_table::QPS_MAX);
+const _: () = assert!(HANDLES_MAX == handles::HANDLES_MAX);
+const _: () = assert!(CQ_DEPTH_MAX == objects::CQ_DEPTH_MAX);
+const _: () = assert!(REGIONS_MAX as usize == xroce_api::REGIONS_MAX - 1);
 const _: () = assert!(GROUPS_MAX as usize == mcast::GROUPS_MAX);
 const _: () = assert!(MEMBERS_MAX as usize == mcast::MEMBERS_MAX);

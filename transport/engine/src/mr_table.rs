@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use serde::{Deserialize, Serialize};
+use xroce_api::{DeregError, Mr, REGIONS_MAX, Range, RegError, Rereg};
 use xroce_proto::memory::{
     Access, AtomicError, AtomicOp, Bind, BindError, Grant, KeyError, Memory, Pd, Revoked,
 };
@@ -17,75 +17,12 @@ use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 use crate::reuse::FreeSlots;
 use crate::windows::Window;
 
-/// Regions, at most: the index has 24 bits.
-pub(crate) const REGIONS_MAX: usize = 1 << 24;
 /// A slot is used again when so many others are free. One region registered again and again has
 /// `(REUSE_FLOOR + 1) * 256` keys, two million. An empty slot is below 100 bytes with its place in
 /// the list of the free, the floor below 0.8 MB.
 pub(crate) const REUSE_FLOOR: usize = 1 << 13;
 /// What is added to the generation of a slot to end its grants without changing the next key.
 pub(crate) const SAME_KEY: u32 = 1 << 8;
-
-/// A registered memory region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Mr {
-    /// Key for own work requests.
-    pub lkey: LKey,
-    /// Key for the peer; 0 without remote rights.
-    pub rkey: RKey,
-    /// Address of the first byte, in the address space of both keys.
-    pub va: Va,
-    /// Bytes.
-    pub len: u64,
-}
-
-/// Why a region cannot be registered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegError {
-    /// The range is empty or not inside the region.
-    #[error("{len} bytes at offset {offset} are not inside a region of {size} bytes")]
-    Range {
-        /// Offset given.
-        offset: u64,
-        /// Length given.
-        len: u64,
-        /// Size of the region.
-        size: u64,
-    },
-    /// The addresses asked for would reach past the last one.
-    #[error("{len} bytes from address {:#x} on reach past the last address", .iova.value())]
-    Iova {
-        /// First address.
-        iova: Va,
-        /// Length given.
-        len: u64,
-    },
-    /// Remote write or atomic without local write (K2).
-    #[error("access {0:?} is not possible: remote write and atomic need LOCAL_WRITE")]
-    Access(Access),
-    /// FLUSH to persistence: this memory is gone with the power.
-    #[error("access {0:?} is not possible: the memory is not persistent")]
-    Persistent(Access),
-    /// All indices are taken.
-    #[error("{REGIONS_MAX} memory regions are registered, the limit")]
-    Full,
-}
-
-/// Why a region cannot be taken back or re-registered; it is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DeregError {
-    /// No such region (any more).
-    #[error("no memory region has L_Key {:#010x}", .0.value())]
-    Unknown(LKey),
-    /// Memory windows are bound to it.
-    #[error("{0} memory windows are bound to the region: unbind them first")]
-    Windows(u32),
-    /// The new rights or range are not possible.
-    #[error(transparent)]
-    Reg(#[from] RegError),
-}
 
 /// What a key stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,28 +127,15 @@ pub(crate) struct MrTable {
 
 const _: () = assert!(size_of::<Slot>() + size_of::<u32>() <= 100);
 
-/// Which memory a region is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Range<'a> {
-    /// Memory.
-    pub region: &'a Region,
-    /// Where in it.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// Address of the first byte under the keys (`ibv_reg_mr_iova`), as another process has it;
-    /// `None`: the one it has here.
-    pub iova: Option<Va>,
-}
-
-impl Range<'_> {
-    fn entry(&self, pd: Pd, access: Access) -> Result<Entry, RegError> {
-        let Self {
+impl Entry {
+    /// What a key of this memory gives access to.
+    fn of(range: &Range<'_>, pd: Pd, access: Access) -> Result<Self, RegError> {
+        let Range {
             region,
             offset,
             len,
             iova,
-        } = *self;
+        } = *range;
         let size = region.len() as u64;
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(RegError::Range { offset, len, size });
@@ -219,7 +143,7 @@ impl Range<'_> {
         if let Some(iova) = iova.filter(|iova| iova.checked_add(len).is_none()) {
             return Err(RegError::Iova { iova, len });
         }
-        let mut entry = Entry {
+        let mut entry = Self {
             region: region.clone(),
             offset,
             iova,
@@ -232,9 +156,7 @@ impl Range<'_> {
         entry.set_access(access)?;
         Ok(entry)
     }
-}
 
-impl Entry {
     /// Rights of a region, and with them where its addresses start.
     fn set_access(&mut self, access: Access) -> Result<(), RegError> {
         if !access.is_registrable() {
@@ -253,17 +175,6 @@ impl Entry {
     }
 }
 
-/// What a re-registration changes (`ibv_rereg_mr`); what is `None` stays.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rereg<'a> {
-    /// Another protection domain.
-    pub pd: Option<Pd>,
-    /// Other rights.
-    pub access: Option<Access>,
-    /// Other memory.
-    pub range: Option<Range<'a>>,
-}
-
 impl MrTable {
     pub(crate) fn register(
         &mut self,
@@ -271,7 +182,7 @@ impl MrTable {
         range: &Range<'_>,
         access: Access,
     ) -> Result<Mr, RegError> {
-        let entry = range.entry(pd, access)?;
+        let entry = Entry::of(range, pd, access)?;
         let index = self.claim_slot()?;
         Ok(self.install(index, entry))
     }
@@ -298,7 +209,7 @@ impl MrTable {
         let pd = change.pd.unwrap_or(old.pd);
         let access = change.access.unwrap_or(old.access);
         let entry = match &change.range {
-            Some(range) => range.entry(pd, access)?,
+            Some(range) => Entry::of(range, pd, access)?,
             None => {
                 let range = Range {
                     region: &old.region,
@@ -306,7 +217,7 @@ impl MrTable {
                     len: old.len,
                     iova: old.iova,
                 };
-                range.entry(pd, access)?
+                Entry::of(&range, pd, access)?
             }
         };
         let old = key.value() >> 8;

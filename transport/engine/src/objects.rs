@@ -1,95 +1,24 @@
 //! Commands on the objects around queue pairs: completion and shared receive queues, memory
 //! regions and windows, the P_Key table, events.
 
+use xroce_api::{
+    AsyncEvent, EngineError, Mr, Mw, MwId, MwType, Notify, ObjectError, Range, Rereg, Source,
+};
 use xroce_net::datapath::Datapath;
-use xroce_proto::memory::{Access, Bind, BindError, Pd};
+use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
-use xroce_proto::srq::{SharedReceiveQueue, SrqAttr, SrqError};
+use xroce_proto::srq::{SharedReceiveQueue, SrqAttr};
 use xroce_proto::wc::{Completion, Cq, Event, Srq};
 use xroce_proto::wr::RecvWr;
 use xroce_shm::Region;
 use xroce_wire::newtypes::{LKey, PKey, Qpn, RKey};
 
-use crate::cq::{Notify, Resize};
-use crate::engine::{Core, Engine, EngineError};
-use crate::events::{AsyncEvent, Source};
+use crate::cq::Resize;
+use crate::engine::{Core, Engine};
 use crate::handles::Kept;
-use crate::mr_table::{DeregError, Mr, Range, Rereg};
-use crate::windows::{Mw, MwId, MwType};
 
 /// CQ entries, at most (rxe: 32767; no reason to stay so low).
 pub(crate) const CQ_DEPTH_MAX: u32 = 1 << 22;
-
-/// Why a command on an object around queue pairs was refused; nothing changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ObjectError {
-    /// No such shared receive queue.
-    #[error("shared receive queue {} does not exist", .0.0)]
-    NoSrq(Srq),
-    /// Queue pairs use it.
-    #[error("it is in use by queue pairs, {users} times: destroy them first")]
-    Busy {
-        /// How often: a queue pair that sends and receives to a CQ counts twice.
-        users: u32,
-    },
-    /// All handles are taken.
-    #[error("all handles of this kind are in use")]
-    Exhausted,
-    /// A CQ smaller than what is in it.
-    #[error("{queued} completions are queued, they do not fit in {depth}: poll them first")]
-    CqTooSmall {
-        /// Completions queued.
-        queued: u32,
-        /// Depth asked for.
-        depth: u32,
-    },
-    /// A QP whose receives would not have room for those of its SRQ.
-    #[error("max_recv_sge is {given}, that of the shared receive queue {needed}")]
-    SrqSge {
-        /// Of the QP.
-        given: u8,
-        /// Of the SRQ.
-        needed: u8,
-    },
-    /// The table has one entry.
-    #[error("the P_Key table has no entry {0}, only 0")]
-    PKeyIndex(u16),
-    /// No partition has number 0.
-    #[error("P_Key {:#06x} is of no partition", .0.value())]
-    PKey(PKey),
-    /// See [`SrqError`].
-    #[error(transparent)]
-    Srq(#[from] SrqError),
-    /// See [`BindError`].
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// See [`DeregError`].
-    #[error(transparent)]
-    Dereg(#[from] DeregError),
-}
-
-impl From<DeregError> for EngineError {
-    fn from(error: DeregError) -> Self {
-        match error {
-            DeregError::Unknown(key) => Self::NoMr(key),
-            DeregError::Reg(error) => Self::Reg(error),
-            error => Self::Object(error.into()),
-        }
-    }
-}
-
-impl From<SrqError> for EngineError {
-    fn from(error: SrqError) -> Self {
-        Self::Object(error.into())
-    }
-}
-
-impl From<BindError> for EngineError {
-    fn from(error: BindError) -> Self {
-        Self::Object(error.into())
-    }
-}
 
 fn kept(kept: Kept, unknown: EngineError) -> EngineError {
     match kept {
@@ -170,7 +99,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// The oldest asynchronous event not yet taken. Those that found the queue full are counted
-    /// in [`EngineStats::events_lost`](crate::EngineStats::events_lost).
+    /// in [`EngineStats::events_lost`](xroce_api::EngineStats::events_lost).
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.core.cqs.events.pop()
     }
@@ -204,7 +133,7 @@ impl<D: Datapath> Engine<D> {
     /// comes at once.
     ///
     /// # Errors
-    /// It does not exist, or see [`SrqError`].
+    /// It does not exist, or see [`SrqError`](xroce_proto::srq::SrqError).
     pub fn modify_srq(
         &mut self,
         srq: Srq,
@@ -291,7 +220,7 @@ impl<D: Datapath> Engine<D> {
     /// Registers a whole region.
     ///
     /// # Errors
-    /// See [`RegError`](crate::RegError).
+    /// See [`RegError`](xroce_api::RegError).
     pub fn reg_mr(&mut self, pd: Pd, region: &Region, access: Access) -> Result<Mr, EngineError> {
         self.reg_mr_range(pd, region, 0, region.len() as u64, access)
     }
@@ -299,7 +228,7 @@ impl<D: Datapath> Engine<D> {
     /// Registers `len` bytes at `offset` of a region.
     ///
     /// # Errors
-    /// See [`RegError`](crate::RegError).
+    /// See [`RegError`](xroce_api::RegError).
     pub fn reg_mr_range(
         &mut self,
         pd: Pd,
@@ -320,7 +249,7 @@ impl<D: Datapath> Engine<D> {
     /// Registers a range, under addresses of the caller's choice if it has one.
     ///
     /// # Errors
-    /// See [`RegError`](crate::RegError).
+    /// See [`RegError`](xroce_api::RegError).
     pub fn reg_mr_at(
         &mut self,
         pd: Pd,
@@ -374,7 +303,7 @@ impl<D: Datapath> Engine<D> {
     /// unbinds it. Type 2 is bound by [`SendOp::BindMw`](xroce_proto::wr::SendOp::BindMw).
     ///
     /// # Errors
-    /// See [`BindError`]; the window is bound as before.
+    /// See [`BindError`](xroce_proto::memory::BindError); the window is bound as before.
     pub fn bind_mw(&mut self, mw: MwId, bind: &Bind) -> Result<RKey, EngineError> {
         Ok(self.core.mem.bind_type1(mw, bind)?)
     }

@@ -3,41 +3,16 @@
 //! address may come back, a link too, and anybody can send an ICMP message. It is counted,
 //! reported as an event, and part of the report of a queue pair that fails.
 
-use serde::{Deserialize, Serialize};
+use xroce_api::{AsyncEvent, IcmpError};
 use xroce_net::addressing::PathEvent;
 use xroce_net::datapath::Datapath;
 use xroce_net::gids::GidTable;
-use xroce_net::icmp::{IcmpError, Reason};
 use xroce_proto::qp::QpType;
 use xroce_proto::wc::Event;
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::path::AddressVector;
 
 use crate::engine::{Core, Engine};
-use crate::events::AsyncEvent;
-
-/// ICMP errors about packets of one queue pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct IcmpSeen {
-    /// How many.
-    pub count: u64,
-    /// The latest.
-    pub last: Option<IcmpError>,
-    /// Smallest IP MTU a router named, in bytes.
-    pub mtu: Option<u32>,
-}
-
-impl IcmpSeen {
-    fn note(&mut self, error: &IcmpError) {
-        self.count += 1;
-        self.last = Some(*error);
-        if let Reason::TooLong { mtu } = error.reason
-            && mtu != 0
-        {
-            self.mtu = Some(self.mtu.map_or(mtu, |least| least.min(mtu)));
-        }
-    }
-}
 
 /// An address of the port and its VLAN (0: none).
 type Local = (Gid, u16);
@@ -63,7 +38,7 @@ impl<D: Datapath> Engine<D> {
     /// Tells the engine which addresses its port has. From then on datagrams to one of them are
     /// taken in its VLAN only. Later changes are told by [`Engine::apply`].
     pub fn set_gids(&mut self, gids: &GidTable) {
-        let local = |entry: &xroce_net::gids::GidEntry| (entry.gid, entry.vlan.unwrap_or(0));
+        let local = |entry: &xroce_api::GidEntry| (entry.gid, entry.vlan.unwrap_or(0));
         self.core.paths.locals = gids.iter().map(|(_, entry)| local(entry)).collect();
     }
 

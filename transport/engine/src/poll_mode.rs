@@ -3,20 +3,11 @@
 use std::io;
 use std::time::Duration as StdDuration;
 
+use xroce_api::{PollMode, Work};
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
-use crate::engine::{Engine, Work};
-
-/// How a thread that drives an engine waits for work.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PollMode {
-    /// Never sleeps: lowest latency, one core.
-    Busy,
-    /// Without work it offers its core to others, then sleeps in the port's `wait`: two engines
-    /// share a core well.
-    Adaptive,
-}
+use crate::engine::Engine;
 
 /// Without work for so long, an adaptive engine offers its core to others in every turn.
 const SPIN: Duration = Duration::from_micros(5);

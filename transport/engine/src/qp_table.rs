@@ -3,12 +3,12 @@
 //! A QPN is a slot index in its low 18 bits and a generation above: packets for a destroyed QP
 //! miss the one that took its place.
 
+use xroce_api::IcmpSeen;
 use xroce_proto::qp::{CreateError, QP_SIZE, Qp, QpInit};
 use xroce_proto::time::Instant;
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::template::Lower;
 
-use crate::paths::IcmpSeen;
 use crate::reuse::FreeSlots;
 
 const INDEX_BITS: u32 = 18;

@@ -10,44 +10,17 @@
 //! keys out of the one it was given. Each bind of a type 1 window takes a slot of the free ones
 //! instead, so that its keys, too, come back as late as they can.
 
-use serde::{Deserialize, Serialize};
+use xroce_api::{Mw, MwId, MwType, RegError};
 use xroce_proto::memory::{Access, Bind, BindError, KeyError, Pd};
 use xroce_wire::newtypes::{Qpn, RKey};
 
-use crate::mr_table::{Kind, MrTable, RegError, SAME_KEY};
+use crate::mr_table::{Kind, MrTable, SAME_KEY};
 
 /// What a window may grant.
 const RIGHTS: Access = Access::REMOTE_READ
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_ATOMIC)
     .union(Access::ZERO_BASED);
-
-/// How a window is bound, with the values of `ibv_mw_type`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum MwType {
-    /// By call, as often as one likes.
-    Type1 = 1,
-    /// By BIND_MW, usable through that QP, free again when invalidated (2B).
-    Type2 = 2,
-}
-
-/// Handle of a window: it stays the same while the key changes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
-pub struct MwId {
-    index: u32,
-    life: u32,
-}
-
-/// A memory window as allocated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Mw {
-    /// Handle.
-    pub id: MwId,
-    /// Key, good for nothing until bound. A type 2 window is bound under this key with any other
-    /// low byte.
-    pub rkey: RKey,
-}
 
 /// A window, bound or not.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use xroce_engine::{Engine, EngineConfig, EngineError, Mr, NotifyConfig};
+use xroce_api::{EngineError, Mr};
+use xroce_engine::{Engine, EngineConfig, NotifyConfig};
 use xroce_proto::cc::Rate;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Pd};

@@ -11,7 +11,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
 
-use xroce_net::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
+use xroce_api::PortStats;
+use xroce_net::datapath::{Caps, Datapath, Link, Rx, TxMeta};
 
 use crate::frame::{DscpMap, Frame, L2_BYTES, classify};
 

@@ -1,7 +1,5 @@
 //! All that a run depends on.
 
-use xroce_engine::EngineError;
-
 use crate::buffer::{BufferConfig, Sharing, Xoff};
 use crate::egress::{Order, Weights};
 use crate::flow::{Class, Flow, Transport};
@@ -10,6 +8,7 @@ use crate::lane::Impairment;
 use crate::net::{Balance, NoBuffer, SwitchConfig};
 use crate::topology::Topology;
 use crate::units::{BitRate, Time};
+use xroce_api::EngineError;
 
 /// Longest message, bytes: hosts share two regions of this size.
 pub(crate) const MESSAGE_MAX: u64 = 64 << 20;

@@ -1,6 +1,6 @@
 //! Flows begin, post their messages and end.
 
-use xroce_engine::EngineError;
+use xroce_api::EngineError;
 use xroce_proto::counters::Counters;
 use xroce_proto::wc::{Completion, WcStatus};
 use xroce_wire::newtypes::Qpn;

@@ -7,11 +7,12 @@
 use std::io;
 
 use thiserror::Error;
+use xroce_api::{GidEntry, IcmpError};
 use xroce_wire::newtypes::{Gid, MacAddr, VlanTci};
 use xroce_wire::path::{AddressVector, AhAttr, FLOW_LABEL_MAX, Flow, HOP_LIMIT_DEFAULT, SL_MAX};
 
-use crate::gids::{Change, GidEntry, GidTable, Watch};
-use crate::icmp::{IcmpError, IcmpWatch};
+use crate::gids::{Change, GidTable, Watch};
+use crate::icmp::IcmpWatch;
 use crate::neigh::{self, NeighError};
 
 /// A neighbour that the kernel does not know yet is waited for so long, in ms.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use serde::{Deserialize, Serialize};
+use xroce_api::PortStats;
 use xroce_wire::frame::UdpMeta;
 use xroce_wire::newtypes::Gid;
 
@@ -51,35 +51,6 @@ pub struct TxMeta {
     pub dst: Gid,
     /// IPv4 TOS / IPv6 traffic class: DSCP(6) ECN(2).
     pub tos: u8,
-}
-
-/// Counters of a port since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortStats {
-    /// Frames handed to the engine.
-    pub rx_frames: u64,
-    /// Bytes handed to the engine.
-    pub rx_bytes: u64,
-    /// Frames committed.
-    pub tx_frames: u64,
-    /// Bytes committed.
-    pub tx_bytes: u64,
-    /// Frames the kernel or the ring dropped on receipt, as far as it tells.
-    pub rx_dropped: u64,
-    /// Frames that could not be sent (the kernel refused them).
-    pub tx_dropped: u64,
-    /// Times `tx_begin` had no free frame.
-    pub tx_full: u64,
-    /// System calls made by `rx_burst`, `tx_flush` and `wait`.
-    pub syscalls: u64,
-    /// RoCE datagrams to this host that came in IP fragments. AF_XDP leaves them to the kernel, so
-    /// that the port never has them; counted for all ports of the interface together. The UDP
-    /// backend gets them reassembled and cannot count them here: over IPv6 they are packets like
-    /// any other, over IPv4 they fail the ICRC check, which covers the DF bit that they lack.
-    pub rx_fragmented: u64,
-    /// RoCE frames to this host on a queue of the interface that has no port: AF_XDP leaves them
-    /// to the kernel; counted for all ports of the interface together.
-    pub rx_other_queue: u64,
 }
 
 /// A way for frames to come and go.

@@ -7,12 +7,11 @@
 //! Needs CAP_NET_RAW. Untrusted like everything received: what does not parse is left out, and
 //! nothing is decided by it alone.
 
-use std::fmt;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
+use xroce_api::{IcmpError, IcmpReason};
 use xroce_wire::newtypes::Qpn;
 
 /// Bytes from the start of the UDP header to the destination queue pair in BTH.
@@ -25,68 +24,6 @@ const UDP: u8 = 17;
 const MESSAGE_MAX: usize = 1500;
 /// Messages taken at once, so that a flood of them does not hold up the caller.
 const BURST: usize = 64;
-
-/// What an ICMP message says about a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Reason {
-    /// No route to the network or host (codes of RFC 792 and RFC 4443).
-    Unreachable {
-        /// ICMP or ICMPv6 code.
-        code: u8,
-    },
-    /// The host is there, but nobody takes UDP port 4791.
-    PortUnreachable,
-    /// A filter forbids it.
-    Prohibited,
-    /// Longer than a link carries, and it may not be fragmented.
-    TooLong {
-        /// IP MTU of that link in bytes, 0 if the router does not say.
-        mtu: u32,
-    },
-    /// The hop limit was used up: a loop, or hop limit 1 across a router.
-    HopLimit,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable { code } => write!(f, "unreachable (code {code})"),
-            Self::PortUnreachable => f.write_str("nobody takes UDP port 4791 there"),
-            Self::Prohibited => f.write_str("forbidden by a filter"),
-            Self::TooLong { mtu: 0 } => f.write_str("too long for a link on the way"),
-            Self::TooLong { mtu } => write!(f, "too long for a link with an IP MTU of {mtu}"),
-            Self::HopLimit => f.write_str("hop limit used up"),
-        }
-    }
-}
-
-/// An ICMP error about a RoCE packet this host has sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct IcmpError {
-    /// Who says so.
-    pub from: IpAddr,
-    /// Source of the packet that is meant.
-    pub src: IpAddr,
-    /// Its destination.
-    pub dst: IpAddr,
-    /// Its UDP source port.
-    pub src_port: u16,
-    /// Its destination queue pair, if the message quotes so much of it. Routers may quote no more
-    /// than the UDP header (RFC 792).
-    pub dest_qpn: Option<Qpn>,
-    /// What is the matter.
-    pub reason: Reason,
-}
-
-impl fmt::Display for IcmpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} about packets to {}: {}",
-            self.from, self.dst, self.reason
-        )
-    }
-}
 
 /// Receives them.
 #[derive(Debug)]
@@ -196,13 +133,13 @@ fn parse_v4(packet: &[u8]) -> Option<IcmpError> {
     let icmp = packet.get(ihl(packet)?..)?;
     let (kind, code) = (*icmp.first()?, *icmp.get(1)?);
     let reason = match (kind, code) {
-        (3, 3) => Reason::PortUnreachable,
-        (3, 4) => Reason::TooLong {
+        (3, 3) => IcmpReason::PortUnreachable,
+        (3, 4) => IcmpReason::TooLong {
             mtu: be16(icmp, 6)?.into(),
         },
-        (3, 9 | 10 | 13) => Reason::Prohibited,
-        (3, code) => Reason::Unreachable { code },
-        (11, 0) => Reason::HopLimit,
+        (3, 9 | 10 | 13) => IcmpReason::Prohibited,
+        (3, code) => IcmpReason::Unreachable { code },
+        (11, 0) => IcmpReason::HopLimit,
         _ => return None,
     };
     let inner = icmp.get(8..)?;
@@ -224,13 +161,13 @@ fn parse_v4(packet: &[u8]) -> Option<IcmpError> {
 fn parse_v6(from: Ipv6Addr, icmp: &[u8]) -> Option<IcmpError> {
     let (kind, code) = (*icmp.first()?, *icmp.get(1)?);
     let reason = match (kind, code) {
-        (1, 4) => Reason::PortUnreachable,
-        (1, 1 | 5) => Reason::Prohibited,
-        (1, code) => Reason::Unreachable { code },
-        (2, _) => Reason::TooLong {
+        (1, 4) => IcmpReason::PortUnreachable,
+        (1, 1 | 5) => IcmpReason::Prohibited,
+        (1, code) => IcmpReason::Unreachable { code },
+        (2, _) => IcmpReason::TooLong {
             mtu: u32::from(be16(icmp, 4)?) << 16 | u32::from(be16(icmp, 6)?),
         },
-        (3, 0) => Reason::HopLimit,
+        (3, 0) => IcmpReason::HopLimit,
         _ => return None,
     };
     let inner = icmp.get(8..)?;
@@ -252,6 +189,8 @@ fn parse_v6(from: Ipv6Addr, icmp: &[u8]) -> Option<IcmpError> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+    use std::net::IpAddr;
+
     use super::*;
 
     fn v4(kind: u8, code: u8, rest: [u8; 4], protocol: u8, port: u16) -> Vec<u8> {
@@ -274,18 +213,18 @@ mod tests {
     fn what_routers_say_over_ipv4() {
         let said = |kind, code, rest| parse_v4(&v4(kind, code, rest, UDP, ROCE_PORT)).unwrap();
         let error = said(3, 4, [0, 0, 5, 0xdc]);
-        assert_eq!(error.reason, Reason::TooLong { mtu: 1500 });
+        assert_eq!(error.reason, IcmpReason::TooLong { mtu: 1500 });
         assert_eq!(error.from, IpAddr::from([10, 0, 0, 254]));
         assert_eq!(error.src, IpAddr::from([10, 0, 0, 1]));
         assert_eq!(error.dst, IpAddr::from([10, 0, 0, 2]));
         assert_eq!(error.src_port, 0xc123);
         assert_eq!(error.dest_qpn, None, "eight bytes of the datagram only");
         for (kind, code, reason) in [
-            (3, 0, Reason::Unreachable { code: 0 }),
-            (3, 1, Reason::Unreachable { code: 1 }),
-            (3, 3, Reason::PortUnreachable),
-            (3, 13, Reason::Prohibited),
-            (11, 0, Reason::HopLimit),
+            (3, 0, IcmpReason::Unreachable { code: 0 }),
+            (3, 1, IcmpReason::Unreachable { code: 1 }),
+            (3, 3, IcmpReason::PortUnreachable),
+            (3, 13, IcmpReason::Prohibited),
+            (11, 0, IcmpReason::HopLimit),
         ] {
             assert_eq!(said(kind, code, [0; 4]).reason, reason);
         }
@@ -328,13 +267,13 @@ mod tests {
         };
         let from = Ipv6Addr::LOCALHOST;
         let error = parse_v6(from, &packet(2, 0, [0, 0, 5, 0])).unwrap();
-        assert_eq!(error.reason, Reason::TooLong { mtu: 1280 });
+        assert_eq!(error.reason, IcmpReason::TooLong { mtu: 1280 });
         assert_eq!(error.dst, IpAddr::from([0xfc; 16]));
         for (kind, code, reason) in [
-            (1, 0, Reason::Unreachable { code: 0 }),
-            (1, 1, Reason::Prohibited),
-            (1, 4, Reason::PortUnreachable),
-            (3, 0, Reason::HopLimit),
+            (1, 0, IcmpReason::Unreachable { code: 0 }),
+            (1, 1, IcmpReason::Prohibited),
+            (1, 4, IcmpReason::PortUnreachable),
+            (3, 0, IcmpReason::HopLimit),
         ] {
             assert_eq!(
                 parse_v6(from, &packet(kind, code, [0; 4])).unwrap().reason,

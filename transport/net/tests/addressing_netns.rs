@@ -50,7 +50,7 @@ fn netns_an_index_and_a_gid_become_headers_and_what_happens_is_told() {
             assert_eq!(av.vlan, Some(VlanTci::tagged(100, 3)));
         }
         let extra = Gid::from_v4([10, 77, 9, 9]);
-        let is_it = |e: &xroce_net::gids::GidEntry| e.gid == extra && e.vlan == Some(100);
+        let is_it = |e: &xroce_api::GidEntry| e.gid == extra && e.vlan == Some(100);
         here.ip_cmd(&format!("addr add 10.77.9.9/24 dev {IFNAME}"))
             .unwrap();
         wait(

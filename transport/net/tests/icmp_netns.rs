@@ -4,7 +4,8 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use xroce_net::icmp::{IcmpWatch, Reason};
+use xroce_api::IcmpReason as Reason;
+use xroce_net::icmp::IcmpWatch;
 use xroce_testnet::NetnsPair;
 
 #[test]

@@ -5,7 +5,7 @@
 //! deregistration only as a value: using it then gives [`Revoked`].
 
 use bitflags::bitflags;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use xroce_wire::icrc::Head;
 use xroce_wire::newtypes::{LKey, Qpn, RKey, Va};
 
@@ -38,19 +38,32 @@ bitflags! {
     }
 }
 
-impl Serialize for Access {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        self.bits().serialize(to)
-    }
-}
+/// Flags as a number in messages. Bits without a meaning are refused.
+macro_rules! serialize_bits {
+    ($Flags:ty, $what:literal) => {
+        impl ::serde::Serialize for $Flags {
+            fn serialize<S: ::serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                self.bits().serialize(to)
+            }
+        }
 
-impl<'de> Deserialize<'de> for Access {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let bits = u32::deserialize(from)?;
-        Self::from_bits(bits)
-            .ok_or_else(|| de::Error::custom(format_args!("there are no access rights {bits:#x}")))
-    }
+        impl<'de> ::serde::Deserialize<'de> for $Flags {
+            fn deserialize<D: ::serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let bits = <u32 as ::serde::Deserialize>::deserialize(from)?;
+                Self::from_bits(bits).ok_or_else(|| {
+                    ::serde::de::Error::custom(format_args!(
+                        concat!("unknown bits in ", $what, " {:#x}; known are {:#x}"),
+                        bits,
+                        Self::all().bits()
+                    ))
+                })
+            }
+        }
+    };
 }
+pub(crate) use serialize_bits;
+
+serialize_bits!(Access, "access rights");
 
 impl Access {
     /// Whether a region may be registered so: remote write and atomic need local write (K2).
@@ -160,7 +173,8 @@ pub struct Bind {
 }
 
 /// Why a memory window was not bound (K6); nothing changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum BindError {
     /// No such window (any more).

@@ -5,7 +5,7 @@
 //! that QP, and dies with it. What no QP has taken is never flushed (C4).
 
 use crate::params;
-use crate::qp::{CreateError, RecvQueue};
+use crate::qp::{Attribute, CreateError, RecvQueue};
 use crate::wr::{PostError, RecvWr};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,8 @@ pub struct SrqAttr {
 }
 
 /// Why a shared receive queue cannot be made so; it is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SrqError {
     /// See [`CreateError`].
@@ -64,7 +65,7 @@ pub struct SharedReceiveQueue {
     limit: u32,
 }
 
-fn capacity(what: &'static str, given: u32, max: u32) -> Result<(), CreateError> {
+fn capacity(what: Attribute, given: u32, max: u32) -> Result<(), CreateError> {
     if (1..=max).contains(&given) {
         return Ok(());
     }
@@ -82,8 +83,12 @@ impl SharedReceiveQueue {
     /// # Errors
     /// A capacity out of range, or a limit above it.
     pub fn new(attr: &SrqAttr) -> Result<Self, SrqError> {
-        capacity("max_wr", attr.max_wr, params::QUEUE_DEPTH_MAX)?;
-        capacity("max_sge", attr.max_sge.into(), params::SGE_MAX.into())?;
+        capacity(Attribute::SrqMaxWr, attr.max_wr, params::QUEUE_DEPTH_MAX)?;
+        capacity(
+            Attribute::SrqMaxSge,
+            attr.max_sge.into(),
+            params::SGE_MAX.into(),
+        )?;
         check_limit(attr.limit, attr.max_wr)?;
         Ok(Self {
             ring: RecvQueue::new(attr.max_wr, attr.max_sge),
@@ -130,7 +135,7 @@ impl SharedReceiveQueue {
     /// See [`SrqError`]; nothing changed.
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<bool, SrqError> {
         let new_depth = max_wr.unwrap_or_else(|| self.ring.depth());
-        capacity("max_wr", new_depth, params::QUEUE_DEPTH_MAX)?;
+        capacity(Attribute::SrqMaxWr, new_depth, params::QUEUE_DEPTH_MAX)?;
         if new_depth < self.len() {
             return Err(SrqError::TooSmall {
                 posted: self.len(),

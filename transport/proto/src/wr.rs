@@ -1,6 +1,7 @@
 //! Work requests as the consumer posts them.
 
 use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
 use xroce_wire::newtypes::{LKey, RKey, Va};
 
 use crate::memory::Bind;
@@ -180,7 +181,8 @@ pub struct RecvWr<'a> {
 }
 
 /// Why a work request was not accepted; the queue is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue holds its full depth.

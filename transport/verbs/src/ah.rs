@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xroce_engine::Ah as Handle;
+use xroce_api::Ah as Handle;
 use xroce_wire::newtypes::{Gid, QKey, Qpn};
 use xroce_wire::path::AhAttr;
 

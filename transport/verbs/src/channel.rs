@@ -1,19 +1,26 @@
 //! Completion channels: where notifications of completion queues are waited for.
 
+#[cfg(feature = "inproc")]
 use std::collections::VecDeque;
+#[cfg(feature = "inproc")]
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+#[cfg(feature = "inproc")]
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use xroce_proto::wc::Cq as Handle;
 
+#[cfg(feature = "inproc")]
 use crate::backend::Signal;
+#[cfg(feature = "daemon")]
 use crate::backend::remote::RemoteChannel;
 use crate::context::{Context, Shared};
 use crate::cq::Cq;
 use crate::error::VerbsError;
 
+#[cfg(feature = "inproc")]
 /// Notifications not taken, and a descriptor that is readable while there are some.
 #[derive(Debug)]
 pub(crate) struct LocalChannel {
@@ -21,6 +28,7 @@ pub(crate) struct LocalChannel {
     signal: Signal,
 }
 
+#[cfg(feature = "inproc")]
 impl LocalChannel {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
@@ -71,12 +79,34 @@ impl LocalChannel {
 #[derive(Clone, Debug)]
 pub(crate) enum Channel {
     /// Of an engine in this process.
+    #[cfg(feature = "inproc")]
     Local(Arc<LocalChannel>),
     /// Of one in another.
+    #[cfg(feature = "daemon")]
     Remote(Arc<RemoteChannel>),
 }
 
 impl Channel {
+    /// As one of an engine in this process.
+    #[cfg(feature = "inproc")]
+    pub(crate) fn local(&self) -> Result<&Arc<LocalChannel>, VerbsError> {
+        match self {
+            Self::Local(channel) => Ok(channel),
+            #[cfg(feature = "daemon")]
+            Self::Remote(_) => Err(VerbsError::OtherContext("completion channel")),
+        }
+    }
+
+    /// As one of the daemon.
+    #[cfg(feature = "daemon")]
+    pub(crate) fn remote(&self) -> Result<&Arc<RemoteChannel>, VerbsError> {
+        match self {
+            #[cfg(feature = "inproc")]
+            Self::Local(_) => Err(VerbsError::OtherContext("completion channel")),
+            Self::Remote(channel) => Ok(channel),
+        }
+    }
+
     /// The next notification, or `None` after `timeout`.
     pub(crate) fn wait(
         &self,
@@ -90,7 +120,9 @@ impl Channel {
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
+            #[cfg(feature = "inproc")]
             Self::Local(channel) => channel.signal.as_fd(),
+            #[cfg(feature = "daemon")]
             Self::Remote(channel) => channel.as_fd(),
         }
     }

@@ -1,23 +1,32 @@
 //! A device that is open, and what moves its engine.
 
 use std::os::fd::BorrowedFd;
+#[cfg(feature = "daemon")]
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(feature = "inproc")]
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use xroce_engine::{EngineStats, PollMode, Work, clock};
+use xroce_api::{EngineStats, GidEntry, PortStats, Work};
+use xroce_api::{PollMode, clock};
+#[cfg(feature = "inproc")]
 use xroce_net::addressing::Addressing;
-use xroce_net::datapath::{Datapath, PortStats};
-use xroce_net::gids::GidEntry;
+#[cfg(feature = "inproc")]
+use xroce_net::datapath::Datapath;
 use xroce_proto::time::Instant;
 use xroce_wire::newtypes::{Gid, PKey};
 
-pub use xroce_engine::{AsyncEvent, Source};
+pub use xroce_api::{AsyncEvent, Source};
 
+#[cfg(feature = "inproc")]
+use crate::backend::Driver;
+#[cfg(feature = "inproc")]
 use crate::backend::inproc::InProc;
+#[cfg(feature = "daemon")]
 use crate::backend::remote::Remote;
-use crate::backend::{Backend, Driver, Motion};
+use crate::backend::{Backend, Motion};
 use crate::channel::CompChannel;
 use crate::cq::Cq;
 use crate::device::{Device, DeviceAttr, PortAttr};
@@ -52,6 +61,7 @@ static CONTEXTS: AtomicU32 = AtomicU32::new(1);
 pub(crate) struct Shared {
     pub(crate) number: u32,
     backend: Arc<dyn Backend>,
+    #[cfg(feature = "inproc")]
     driver: Mutex<Option<Driver>>,
 }
 
@@ -81,11 +91,13 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.backend.stop();
-        let driver = self
+        #[cfg(feature = "inproc")]
+        if let Some(driver) = self
             .driver
             .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(driver) = driver.take() {
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
             driver.join();
         }
     }
@@ -106,6 +118,7 @@ impl Context {
         device.open(drive)
     }
 
+    #[cfg(feature = "inproc")]
     /// A context on a port of one's own: a simulated one, or anything that is a [`Datapath`].
     ///
     /// # Errors
@@ -137,6 +150,7 @@ impl Context {
         })
     }
 
+    #[cfg(feature = "daemon")]
     /// A device of the daemon that listens at `socket`: the one of that name, or the first.
     ///
     /// # Errors
@@ -147,6 +161,7 @@ impl Context {
             shared: Arc::new(Shared {
                 number: CONTEXTS.fetch_add(1, Ordering::Relaxed),
                 backend,
+                #[cfg(feature = "inproc")]
                 driver: Mutex::new(None),
             }),
         })
@@ -204,7 +219,7 @@ impl Context {
     /// The GID table, by index (`ibv_query_gid_table`); indices of addresses that went are missing.
     #[must_use]
     pub fn gids(&self) -> Vec<(u32, GidEntry)> {
-        self.backend().gids()
+        self.backend().gids().unwrap_or_default()
     }
 
     /// An address of the port (`ibv_query_gid`).
@@ -218,7 +233,7 @@ impl Context {
     /// An entry of the P_Key table; there is one (`ibv_query_pkey`).
     #[must_use]
     pub fn pkey(&self, index: u16) -> Option<PKey> {
-        self.backend().pkey(index)
+        self.backend().pkey(index).ok().flatten()
     }
 
     /// Changes an entry of the P_Key table; all queue pairs follow at once.
@@ -232,7 +247,7 @@ impl Context {
     /// Counters of the engine and of its port.
     #[must_use]
     pub fn stats(&self) -> (EngineStats, PortStats) {
-        self.backend().stats()
+        self.backend().stats().unwrap_or_default()
     }
 
     /// A new protection domain (`ibv_alloc_pd`).

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use xroce_engine::{AsyncEvent, Notify, Source};
+use xroce_api::{AsyncEvent, Notify, Source};
 use xroce_proto::wc::{Completion, Cq as Handle};
 
 use crate::channel::{Channel, CompChannel};

@@ -1,11 +1,14 @@
 //! Devices: what can be opened, and what an open one says about itself.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use xroce_control::reply::Limits;
-use xroce_net::addressing::Addressing;
+use xroce_api::message::Limits;
+#[cfg(feature = "inproc")]
+use xroce_net::addressing::{AddressError, Addressing};
+#[cfg(feature = "inproc")]
 use xroce_net::neigh;
+#[cfg(feature = "inproc")]
 use xroce_net::udp::{UdpConfig, UdpPort};
 use xroce_proto::params;
 use xroce_wire::newtypes::PathMtu;
@@ -63,7 +66,7 @@ impl Device {
     #[must_use]
     pub fn daemon() -> Self {
         Self::Daemon {
-            socket: xroce_control::SOCKET_DEFAULT.into(),
+            socket: xroce_api::SOCKET_DEFAULT.into(),
             device: None,
         }
     }
@@ -79,13 +82,14 @@ impl Device {
         })
     }
 
+    #[cfg(feature = "inproc")]
     /// What could be opened here (`ibv_get_device_list`): an AF_XDP device per interface that is
     /// up and not `lo`, a UDP device per address.
     ///
     /// # Errors
     /// The kernel does not tell.
     pub fn list() -> Result<Vec<Self>, VerbsError> {
-        let interfaces = neigh::interfaces().map_err(xroce_net::addressing::AddressError::from)?;
+        let interfaces = neigh::interfaces().map_err(AddressError::from)?;
         let up = || interfaces.iter().filter(|i| i.up);
         let mut all = Vec::new();
         if cfg!(feature = "xdp") {
@@ -104,22 +108,45 @@ impl Device {
 
     pub(crate) fn open(&self, drive: Drive) -> Result<Context, VerbsError> {
         match self {
-            Self::Udp { addr, ifname } => {
-                let mut config = UdpConfig::default();
-                if let Some(name) = ifname {
-                    let found = neigh::interface(name);
-                    let found = found.map_err(xroce_net::addressing::AddressError::from)?;
-                    config.scope_id = found.index;
-                }
-                let port = UdpPort::bind(*addr, &config)?;
-                let (gid, src_port) = (port.gid(), port.src_port());
-                let addressing = Addressing::udp(gid, config.scope_id, src_port)?;
-                Context::on_port(port, addressing, drive)
-            }
+            Self::Udp { addr, ifname } => open_udp(*addr, ifname.as_deref(), drive),
             Self::Xdp(options) => open_xdp(options, drive),
-            Self::Daemon { socket, device } => Context::attach(socket, device.as_deref()),
+            Self::Daemon { socket, device } => attach(socket, device.as_deref()),
         }
     }
+}
+
+#[cfg(feature = "inproc")]
+fn open_udp(addr: IpAddr, ifname: Option<&str>, drive: Drive) -> Result<Context, VerbsError> {
+    let mut config = UdpConfig::default();
+    if let Some(name) = ifname {
+        let found = neigh::interface(name).map_err(AddressError::from)?;
+        config.scope_id = found.index;
+    }
+    let port = UdpPort::bind(addr, &config)?;
+    let (gid, src_port) = (port.gid(), port.src_port());
+    let addressing = Addressing::udp(gid, config.scope_id, src_port)?;
+    Context::on_port(port, addressing, drive)
+}
+
+#[cfg(not(feature = "inproc"))]
+fn open_udp(_: IpAddr, _: Option<&str>, _: Drive) -> Result<Context, VerbsError> {
+    Err(VerbsError::NotBuilt {
+        what: "an engine in this process",
+        feature: "inproc",
+    })
+}
+
+#[cfg(feature = "daemon")]
+fn attach(socket: &Path, device: Option<&str>) -> Result<Context, VerbsError> {
+    Context::attach(socket, device)
+}
+
+#[cfg(not(feature = "daemon"))]
+fn attach(_: &Path, _: Option<&str>) -> Result<Context, VerbsError> {
+    Err(VerbsError::NotBuilt {
+        what: "devices of the daemon",
+        feature: "daemon",
+    })
 }
 
 #[cfg(feature = "xdp")]
@@ -177,7 +204,7 @@ pub struct DeviceAttr {
 
 impl DeviceAttr {
     pub(crate) fn of(backend: &dyn Backend) -> Self {
-        use xroce_engine::limits;
+        use xroce_api::limits;
         // What the daemon grants this process, where there is one.
         let granted = backend.fixed().limits;
         let least = |ours: u32, of: fn(&Limits) -> u32| granted.map_or(ours, |g| of(&g).min(ours));
@@ -241,8 +268,9 @@ pub struct PortAttr {
 impl PortAttr {
     pub(crate) fn of(backend: &dyn Backend) -> Self {
         let fixed = backend.fixed();
+        let gids = backend.gids().unwrap_or_default();
         Self {
-            state: if backend.is_up() {
+            state: if backend.is_up().unwrap_or(false) {
                 PortState::Active
             } else {
                 PortState::Down
@@ -255,7 +283,7 @@ impl PortAttr {
             link_mtu: fixed.link_mtu,
             active_mtu: fixed.path_mtu,
             max_mtu: PathMtu::Mtu4096,
-            gid_tbl_len: backend.gids().last().map_or(0, |(index, _)| index + 1),
+            gid_tbl_len: gids.last().map_or(0, |(index, _)| index + 1),
             max_msg_sz: params::MESSAGE_LEN_ANY_MTU,
         }
     }

@@ -5,8 +5,11 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
-use xroce_engine::EngineError;
+use xroce_api::EngineError;
+use xroce_api::message::Reason;
+#[cfg(feature = "inproc")]
 use xroce_net::addressing::AddressError;
+#[cfg(feature = "inproc")]
 use xroce_net::udp::UdpError;
 
 use crate::endpoint::EndpointError;
@@ -46,12 +49,14 @@ pub enum VerbsError {
         max: u64,
     },
     /// The way to the peer is not known.
+    #[cfg(feature = "inproc")]
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The peer's endpoint cannot be used for this.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A UDP device could not be opened.
+    #[cfg(feature = "inproc")]
     #[error(transparent)]
     Udp(#[from] UdpError),
     /// An AF_XDP device could not be opened.
@@ -67,9 +72,11 @@ pub enum VerbsError {
         source: io::Error,
     },
     /// The daemon refused it.
+    #[cfg(feature = "daemon")]
     #[error(transparent)]
-    Daemon(#[from] xroce_control::reply::Refusal),
+    Daemon(#[from] xroce_api::message::Refusal),
     /// A request that cannot be put to the daemon.
+    #[cfg(feature = "daemon")]
     #[error("asking the daemon: {0}")]
     Control(xroce_control::socket::MessageError),
     /// Memory that another process cannot get at.
@@ -82,6 +89,14 @@ pub enum VerbsError {
          feature xdp, or use a UDP device"
     )]
     NoXdp,
+    /// Built without what the device needs.
+    #[error("built without {what}: build xroce-verbs with the feature {feature}")]
+    NotBuilt {
+        /// What is missing.
+        what: &'static str,
+        /// The feature that has it.
+        feature: &'static str,
+    },
     /// A modify that would change the state behind the type's back.
     #[error("modify cannot change the state: use init, connect, drain, resume, fail or reset")]
     StateGiven,
@@ -99,6 +114,36 @@ pub enum VerbsError {
 }
 
 impl VerbsError {
+    /// Of what kind the refusal is: the same for a device in this process and one of the daemon.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Engine(error) => error.reason(),
+            #[cfg(feature = "daemon")]
+            Self::Daemon(refusal) => refusal.reason,
+            #[cfg(feature = "inproc")]
+            Self::Address(AddressError::Neigh(_) | AddressError::NoNeighbour(_)) => {
+                Reason::Unreachable
+            }
+            Self::InUse(_) => Reason::Busy,
+            Self::Device { .. } | Self::Attach { .. } | Self::System { .. } => Reason::Device,
+            Self::NotBuilt { .. } => Reason::Unsupported,
+            _ => Reason::Invalid,
+        }
+    }
+
+    /// The `errno` of Linux that a verb of libibverbs would return: that of the system, if it
+    /// refused, or the one of [`VerbsError::reason`].
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Attach { source, .. } | Self::System { source, .. } => source
+                .raw_os_error()
+                .unwrap_or_else(|| self.reason().errno()),
+            _ => self.reason().errno(),
+        }
+    }
+
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what, source }
     }

@@ -67,11 +67,14 @@
 //! # Under the types
 //!
 //! `backend::Backend` is everything a device does, as plain calls on handles. There are two: an
-//! engine in this process ([`xroce_engine`]), which the program polls itself or a thread of the
-//! context does ([`Drive`]); and a device of the daemon in another ([`Device::Daemon`]), which many
+//! engine in this process (`xroce-engine`, feature `inproc`), which the program polls itself or a thread of the
+//! context does ([`Drive`]); and a device of the daemon in another ([`Device::Daemon`], feature `daemon`), which many
 //! processes share. Whatever is written for one runs on the other. [`raw`] has the plain calls for
 //! programs that cannot have the types.
 #![forbid(unsafe_code)]
+
+#[cfg(not(any(feature = "inproc", feature = "daemon")))]
+compile_error!("xroce-verbs needs the feature `inproc`, `daemon` or both");
 
 mod ah;
 mod backend;
@@ -112,11 +115,13 @@ pub use qp::{
 pub use srq::{Srq, SrqInfo};
 pub use uses::InUse;
 
-pub use xroce_engine::clock;
-pub use xroce_engine::{EngineError, EngineStats, Failure, Notify, PollMode, Work};
+pub use xroce_api::message::Reason;
+pub use xroce_api::{EngineError, EngineStats, Failure, GidEntry, Notify, PortStats, Work};
+pub use xroce_api::{PollMode, clock};
+#[cfg(feature = "inproc")]
 pub use xroce_net::addressing::Addressing;
-pub use xroce_net::datapath::{Datapath, PortStats};
-pub use xroce_net::gids::GidEntry;
+#[cfg(feature = "inproc")]
+pub use xroce_net::datapath::Datapath;
 pub use xroce_proto::cc::{CongestionControl, Rate};
 pub use xroce_proto::counters::Counters;
 pub use xroce_proto::memory::Access;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use xroce_engine::{Mr as Keys, Range, Rereg as Change};
+use xroce_api::{Mr as Keys, Range, Rereg as Change};
 use xroce_proto::memory::Access;
 use xroce_proto::params::MESSAGE_LEN_MAX;
 use xroce_proto::wr::Sge;
@@ -308,8 +308,10 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if self.registered {
-            self.pd.context.backend().abandon_mr(self.keys.lkey);
+        if self.registered
+            && let Err(error) = self.pd.context.backend().abandon_mr(self.keys.lkey)
+        {
+            tracing::warn!(%error, "a memory region was not taken back");
         }
     }
 }

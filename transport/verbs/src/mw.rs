@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use xroce_engine::{Mw as Allocated, MwId, MwType};
+use xroce_api::{Mw as Allocated, MwId, MwType};
 use xroce_proto::memory::{Access, Bind};
 use xroce_wire::newtypes::{RKey, Va};
 
@@ -93,7 +93,7 @@ impl Mw<Type1> {
             return Err(VerbsError::OtherContext("memory region"));
         }
         let bind = bind_of(&slice, access);
-        self.rkey = context.backend().bind_mw(self.id, &bind)?;
+        self.rkey = context.backend().bind_mw(self.id, bind)?;
         Ok(shown(self.rkey, &slice, access))
     }
 }

@@ -7,19 +7,13 @@
 
 use std::sync::Arc;
 
-use xroce_engine::{
-    AsyncEvent, Failure, Mr, Mw, MwId, MwType, Notify, ObjectError, Range, Rereg, UdDest,
-};
-use xroce_proto::counters::Counters;
-use xroce_proto::memory::{Access, Bind, Pd};
-use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
-use xroce_proto::srq::SrqAttr;
-use xroce_proto::wc::{Completion, Cq, Srq};
+#[allow(clippy::wildcard_imports, reason = "what the table of verbs names")]
+use xroce_api::types::*;
+use xroce_api::{AsyncEvent, Notify, UdDest};
+use xroce_proto::wc::Completion;
 use xroce_proto::wr::{RecvWr, SendWr};
-use xroce_wire::newtypes::{Gid, LKey, Qpn, RKey};
-use xroce_wire::path::{AhAttr, Flow};
 
-pub use xroce_engine::Ah;
+pub use xroce_api::Ah;
 
 use crate::backend::Backend;
 use crate::batch::{BadWr, RecvRecords, SendRecords};
@@ -71,6 +65,52 @@ impl RawRecvs {
     }
 }
 
+/// The verbs that are alike on every side, from the table.
+macro_rules! plain_calls {
+    (
+        calls { $(
+            $(#[$call_doc:meta])*
+            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
+        )* }
+        ends { $(
+            $(#[$end_doc:meta])*
+            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
+        )* }
+        carries { $(
+            $(#[$carry_doc:meta])*
+            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
+                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
+        )* }
+        $($rest:tt)*
+    ) => {
+        impl RawDevice {
+            $(
+                $(#[$call_doc])*
+                ///
+                /// # Errors
+                /// See [`VerbsError`].
+                pub fn $call(
+                    &self,
+                    $($($call_arg: $call_type),*)?
+                ) -> Result<$call_answer, VerbsError> {
+                    self.backend().$call($($($call_arg),*)?)
+                }
+            )*
+            $(
+                $(#[$end_doc])*
+                ///
+                /// # Errors
+                /// See [`VerbsError`].
+                pub fn $end(&self, $($end_arg: $end_type),*) -> Result<$end_answer, VerbsError> {
+                    self.backend().$end($($end_arg),*)
+                }
+            )*
+        }
+    };
+}
+
+xroce_api::verbs!(plain_calls);
+
 /// Every call is that of verbs whose name is in its description, and fails as that does.
 impl RawDevice {
     /// The device of a context.
@@ -87,14 +127,6 @@ impl RawDevice {
         self.shared.backend()
     }
 
-    /// `ibv_alloc_pd`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn alloc_pd(&self) -> Result<Pd, VerbsError> {
-        self.backend().alloc_pd()
-    }
-
     /// `ibv_reg_mr_iova`.
     ///
     /// # Errors
@@ -109,38 +141,6 @@ impl RawDevice {
     /// See [`VerbsError`].
     pub fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
         self.backend().rereg_mr(lkey, change)
-    }
-
-    /// `ibv_dereg_mr`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn dereg_mr(&self, lkey: LKey) -> Result<(), VerbsError> {
-        self.backend().dereg_mr(lkey)
-    }
-
-    /// `ibv_alloc_mw`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn alloc_mw(&self, pd: Pd, mw_type: MwType) -> Result<Mw, VerbsError> {
-        self.backend().alloc_mw(pd, mw_type)
-    }
-
-    /// `ibv_dealloc_mw`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn dealloc_mw(&self, mw: MwId) -> Result<(), VerbsError> {
-        self.backend().dealloc_mw(mw)
-    }
-
-    /// `ibv_bind_mw`, of type 1; at once.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn bind_mw(&self, mw: MwId, bind: &Bind) -> Result<RKey, VerbsError> {
-        self.backend().bind_mw(mw, bind)
     }
 
     /// `ibv_create_cq`; with a channel, notifications go there.
@@ -164,14 +164,6 @@ impl RawDevice {
     /// See [`VerbsError`].
     pub fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
         self.backend().resize_cq(cq, depth)
-    }
-
-    /// `ibv_destroy_cq`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn destroy_cq(&self, cq: Cq) -> Result<(), VerbsError> {
-        self.backend().destroy_cq(cq)
     }
 
     /// `ibv_poll_cq`.
@@ -198,36 +190,6 @@ impl RawDevice {
         self.backend().create_srq(pd, attr)
     }
 
-    /// `ibv_modify_srq`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn modify_srq(
-        &self,
-        srq: Srq,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<(), VerbsError> {
-        self.backend().modify_srq(srq, max_wr, limit)
-    }
-
-    /// `ibv_query_srq`, and how many receives are posted.
-    ///
-    /// # Errors
-    /// It does not exist, or the device is broken.
-    pub fn query_srq(&self, srq: Srq) -> Result<(SrqAttr, u32), VerbsError> {
-        let found = self.backend().query_srq(srq);
-        found.ok_or_else(|| VerbsError::Engine(ObjectError::NoSrq(srq).into()))
-    }
-
-    /// `ibv_destroy_srq`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn destroy_srq(&self, srq: Srq) -> Result<(), VerbsError> {
-        self.backend().destroy_srq(srq)
-    }
-
     /// `ibv_post_srq_recv`.
     ///
     /// # Errors
@@ -243,35 +205,6 @@ impl RawDevice {
     /// See [`VerbsError`].
     pub fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
         self.backend().create_qp(init)
-    }
-
-    /// `ibv_modify_qp`; the address, if there is one, is resolved.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn modify_qp(
-        &self,
-        qpn: Qpn,
-        attr: &QpAttr,
-        path: Option<&(AhAttr, Flow)>,
-    ) -> Result<(), VerbsError> {
-        self.backend().modify_qp(qpn, attr, path)
-    }
-
-    /// `ibv_query_qp`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError> {
-        self.backend().query_qp(qpn)
-    }
-
-    /// `ibv_destroy_qp`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn destroy_qp(&self, qpn: Qpn) -> Result<(), VerbsError> {
-        self.backend().destroy_qp(qpn)
     }
 
     /// `ibv_post_send`.
@@ -292,42 +225,12 @@ impl RawDevice {
         self.backend().post_recv(context, qpn, &recvs.records)
     }
 
-    /// What a queue pair has counted.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn counters(&self, qpn: Qpn) -> Result<Counters, VerbsError> {
-        self.backend().counters(qpn)
-    }
-
-    /// Why a queue pair failed by itself.
-    #[must_use]
-    pub fn failure(&self, qpn: Qpn) -> Option<Failure> {
-        self.backend().failure(qpn)
-    }
-
-    /// `ibv_attach_mcast`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.backend().attach_mcast(qpn, group)
-    }
-
     /// `ibv_create_ah`.
     ///
     /// # Errors
     /// See [`VerbsError`].
     pub fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
         self.backend().create_ah(pd, attr)
-    }
-
-    /// `ibv_destroy_ah`.
-    ///
-    /// # Errors
-    /// See [`VerbsError`].
-    pub fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError> {
-        self.backend().destroy_ah(ah)
     }
 
     /// The oldest asynchronous event, if there is one.

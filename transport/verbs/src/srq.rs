@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xroce_engine::{AsyncEvent, ObjectError, Source};
+use xroce_api::{AsyncEvent, Source};
 use xroce_proto::srq::SrqAttr;
 use xroce_proto::wc::Srq as Handle;
 
@@ -109,9 +109,7 @@ impl Srq {
     /// The device is broken.
     pub fn query(&self) -> Result<(SrqInfo, u32), VerbsError> {
         let handle = self.inner.handle;
-        let found = self.shared().backend().query_srq(handle);
-        let gone = || VerbsError::Engine(ObjectError::NoSrq(handle).into());
-        let (attr, posted) = found.ok_or_else(gone)?;
+        let (attr, posted) = self.shared().backend().query_srq(handle)?;
         let info = SrqInfo {
             max_wr: attr.max_wr,
             max_sge: attr.max_sge,

@@ -9,9 +9,11 @@ mod threads;
 
 use tempfile::TempDir;
 use xroce_daemon::{Below, Daemon, DaemonConfig, DeviceConfig};
+use xroce_proto::qp::QpInit;
+use xroce_verbs::raw::RawDevice;
 use xroce_verbs::{
-    AhAttr, Context, Event, QKey, Qp, RecvBatch, Region, SendBatch, SrqInfo, Type1, Type2, Uc, Ud,
-    VerbsError, WcOpcode, WcStatus,
+    AhAttr, Context, Device, Drive, Event, LKey, QKey, Qp, QpAttr, QpState, Qpn, Reason, RecvBatch,
+    Region, SendBatch, SrqInfo, Type1, Type2, Uc, Ud, VerbsError, WcOpcode, WcStatus,
 };
 
 use threads::{ALL, End, LONG, address, pair, ping_pong};
@@ -582,4 +584,75 @@ fn a_process_has_what_it_was_given_and_no_more() {
     assert!(taken.contains("another daemon listens"), "{taken}");
     let none = Context::attach(&dir.path().join("nothing"), None).unwrap_err();
     refused(none, "is xroced running");
+}
+
+/// What each call is refused with, by plain calls.
+fn refusals(context: &Context) -> Vec<(Reason, i32)> {
+    let raw = RawDevice::of(context).unwrap();
+    let pd = raw.alloc_pd().unwrap();
+    let cq = raw.create_cq(16, None).unwrap();
+    let init = QpInit::rc(pd, cq, cq);
+    let qpn = raw.create_qp(&init).unwrap();
+    let deep = QpInit {
+        max_send_sge: 200,
+        ..init
+    };
+    let refused = [
+        raw.query_qp(Qpn::new(0x00ff_1234)).map(drop),
+        raw.destroy_qp(Qpn::new(0x00ff_1234)),
+        raw.destroy_cq(cq),
+        raw.create_cq(0, None).map(drop),
+        raw.create_qp(&deep).map(drop),
+        raw.modify_qp(qpn, Box::new(QpAttr::state(QpState::Rts)), None),
+        raw.dereg_mr(LKey::new(0x100)),
+        raw.attach_mcast(qpn, context.gid(0).unwrap()),
+    ];
+    raw.destroy_qp(qpn).unwrap();
+    let errors = refused.into_iter().map(Result::unwrap_err);
+    errors
+        .map(|error| (error.reason(), error.errno()))
+        .collect()
+}
+
+#[test]
+fn a_refusal_is_the_same_in_this_process_and_by_the_daemon() {
+    let here = Context::open(&Device::udp(address()), Drive::default()).unwrap();
+    let host = Host::start();
+    let refused = refusals(&here);
+    assert_eq!(refused, refusals(&host.attach()));
+    let (invalid, none, busy) = (22, 2, 16);
+    let errnos: Vec<i32> = refused.iter().map(|(_, errno)| *errno).collect();
+    assert_eq!(
+        errnos,
+        [none, none, busy, invalid, invalid, invalid, none, invalid]
+    );
+}
+
+/// A client of a later release asks something that this daemon does not know, and goes on.
+#[test]
+fn an_unknown_request_is_refused_and_the_session_goes_on() {
+    use rustix::net::RecvFlags;
+    use xroce_control::socket::{self, Answer, Kind};
+    let host = Host::start();
+    let socket = socket::connect_to(&host.dir.path().join("xroced.sock")).unwrap();
+    let ask = |request: serde_json::Value| {
+        socket::send(&socket, Kind::Request, &request, &[]).unwrap();
+        let message = socket::receive(&socket, RecvFlags::empty()).unwrap();
+        message.answer::<serde_json::Value>().unwrap()
+    };
+    let hello = ask(serde_json::json!({"hello": {"program": "later", "of_tomorrow": 1}}));
+    assert!(matches!(hello, Answer::Reply(..)), "{hello:?}");
+    for opened in [false, true] {
+        if opened {
+            let open = ask(serde_json::json!({"open": {"device": null}}));
+            assert!(matches!(open, Answer::Reply(..)), "{open:?}");
+        }
+        let Answer::Refused(refusal) = ask(serde_json::json!({"of_tomorrow": {"qpn": 17}})) else {
+            panic!("an unknown request was answered");
+        };
+        assert_eq!(refusal.reason, Reason::Unsupported);
+        assert!(refusal.text.contains("of_tomorrow"), "{}", refusal.text);
+    }
+    let gids = ask(serde_json::json!("gids"));
+    assert!(matches!(gids, Answer::Reply(..)), "{gids:?}");
 }

@@ -1,6 +1,7 @@
 //! Emission from prebuilt headers: everything that stays the same over the life of a path is
 //! written once, a packet costs one copy and a handful of patched fields.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -31,7 +32,8 @@ pub enum Lower {
 }
 
 /// Why a path gives no template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TemplateError {
     /// One address is IPv4, the other IPv6.

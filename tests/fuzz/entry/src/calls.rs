@@ -10,7 +10,8 @@ mod work;
 
 use std::collections::BTreeMap;
 
-use xroce_engine::{Ah, Engine, EngineConfig, EngineError, Mr, MwId, ObjectError};
+use xroce_api::{Ah, EngineError, Mr, MwId, ObjectError};
+use xroce_engine::{Engine, EngineConfig};
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{QpInit, QpType};
 use xroce_proto::time::Instant;

@@ -10,7 +10,8 @@ mod forge;
 mod innocent;
 mod victim;
 
-use xroce_engine::{Engine, EngineConfig, EngineStats};
+use xroce_api::EngineStats;
+use xroce_engine::{Engine, EngineConfig};
 use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::memory::{Access, Pd};
 use xroce_proto::qp::{QpAttr, QpInit};

@@ -6,7 +6,8 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use xroce_net::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
+use xroce_api::PortStats;
+use xroce_net::datapath::{Caps, Datapath, Link, Rx, TxMeta};
 
 /// Bytes of Ethernet headers with a tag.
 const L2: usize = 18;

@@ -13,7 +13,8 @@ use pcap_file::pcapng::blocks::interface_statistics::{
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::{DataLink, Endianness, PcapError};
-use xroce_control::capture::{CaptureStats, Direction, Header};
+use xroce_api::message::{CaptureStats, Direction};
+use xroce_control::capture::Header;
 
 use super::CaptureArgs;
 use super::session::Session;

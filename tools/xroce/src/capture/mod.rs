@@ -20,10 +20,9 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
+use xroce_api::message::{CaptureSpec, CaptureStats, Direction, SNAPLEN_MAX};
 use xroce_control::SOCKET_DEFAULT;
-use xroce_control::capture::{
-    CaptureSpec, CaptureStats, Direction, ENTRIES_MAX, ENTRIES_PER_MIB, Header, SNAPLEN_MAX,
-};
+use xroce_control::capture::{ENTRIES_MAX, ENTRIES_PER_MIB, Header};
 use xroce_engine::clock;
 use xroce_proto::time::{Duration, Instant};
 use xroce_wire::newtypes::{Gid, Qpn};

@@ -9,9 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde::de::DeserializeOwned;
-use xroce_control::Request;
-use xroce_control::capture::{self, CaptureMade, CaptureSpec, CaptureStats, Header};
-use xroce_control::reply::{Farewell, Opened, Refusal, Welcome};
+use xroce_api::Request;
+use xroce_api::message::{CaptureMade, CaptureSpec, CaptureStats};
+use xroce_api::message::{Farewell, Opened, Refusal, Welcome};
+use xroce_control::capture::{self, Header};
 use xroce_control::socket::{self, Kind, Message};
 use xroce_shm::{Consumer, PARK_AT, ParkWord, Piece, Region};
 

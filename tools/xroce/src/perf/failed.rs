@@ -1,6 +1,6 @@
 //! A queue pair that has failed, as an error.
 
-use xroce_engine::{Failure, FailureFacts};
+use xroce_api::{Failure, FailureFacts};
 
 /// A queue pair has failed, with all that is known about it.
 #[derive(Debug, thiserror::Error)]

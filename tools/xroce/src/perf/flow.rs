@@ -3,7 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_engine::{Mr, Poller, Work};
+use xroce_api::{Mr, Work};
+use xroce_engine::Poller;
 use xroce_net::datapath::Datapath;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Access;

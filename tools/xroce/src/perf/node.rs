@@ -7,10 +7,10 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow};
+use xroce_api::GidEntry;
 use xroce_engine::{Engine, EngineConfig};
 use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::{Datapath, Link};
-use xroce_net::gids::GidEntry;
 use xroce_proto::memory::Pd;
 use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq};

@@ -7,7 +7,7 @@
 //! [`show`]: super::show
 
 use serde::{Deserialize, Serialize};
-use xroce_engine::FailureFacts;
+use xroce_api::FailureFacts;
 
 use super::failed::QpFailed;
 use super::lane::{LaneReport, StepReport};

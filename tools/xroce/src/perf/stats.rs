@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
-use xroce_engine::{EngineStats, PORT_TABLE};
-use xroce_net::datapath::PortStats;
+use xroce_api::{EngineStats, PORT_TABLE, PortStats};
 use xroce_proto::counters::{CounterInfo, Counters};
 use xroce_proto::rtt::Histogram;
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::Result;
+use xroce_api::message::{DeviceReport, QpReport, Report, SessionReport};
 use xroce_control::client::Client;
-use xroce_control::reply::{DeviceReport, QpReport, Report, SessionReport};
 use xroce_engine::clock;
 use xroce_proto::counters::Counters;
 use xroce_proto::time::Instant;
@@ -283,7 +283,7 @@ pub(crate) mod tests {
     pub(crate) fn sample(n: u64) -> Sample {
         let device = serde_json::json!({
             "device": "eth1", "port": "AF_XDP eth1 queue 0", "up": true, "gids": [],
-            "engine": xroce_engine::EngineStats::default(),
+            "engine": xroce_api::EngineStats::default(),
             "stats": {
                 "rx_frames": 1000 * n, "rx_bytes": 4_000_000 * n, "tx_frames": 2000 * n,
                 "tx_bytes": 8_000_000 * n, "rx_dropped": 0, "tx_dropped": 0, "tx_full": 0,

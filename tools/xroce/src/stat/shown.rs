@@ -2,7 +2,7 @@
 
 use comfy_table::Table;
 use serde_json::{Map, Value, json};
-use xroce_control::reply::{QpReport, SessionReport};
+use xroce_api::message::{QpReport, SessionReport};
 use xroce_proto::counters::Counters;
 
 use super::sample::{QpRates, SessionRates, Span, micros, si, state};

@@ -103,7 +103,7 @@ pub(super) const QP_SORT: usize = 4;
 /// A row for each session.
 pub(super) fn sessions(span: &Span<'_>) -> Vec<Vec<Cell>> {
     let row = |(s, r): (
-        &xroce_control::reply::SessionReport,
+        &xroce_api::message::SessionReport,
         crate::stat::sample::SessionRates,
     )| {
         let [qps, ..] = s.objects;

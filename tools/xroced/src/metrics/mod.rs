@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use xroce_control::reply::{Report, SessionReport};
+use xroce_api::message::{Report, SessionReport};
 use xroce_daemon::{Daemon, DeviceTotals};
 
 /// Connections served at once; others are told to come back.

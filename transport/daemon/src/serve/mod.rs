@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, RwLock};
 
 use xroce_abi::event;
-use xroce_engine::{Engine, PollMode, Source, Work, clock};
+use xroce_api::{PollMode, clock};
+use xroce_api::{Source, Work};
+use xroce_engine::Engine;
 use xroce_net::addressing::Addressing;
 use xroce_net::datapath::Datapath;
 use xroce_proto::qp::{QpAttr, QpState};

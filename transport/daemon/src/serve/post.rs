@@ -5,7 +5,8 @@
 //! here ends the session with the reason.
 
 use xroce_abi::{ENTRY, recv, send};
-use xroce_engine::{Ah, Engine, EngineError, Receives, UdDest};
+use xroce_api::{Ah, EngineError, UdDest};
+use xroce_engine::{Engine, Receives};
 use xroce_net::datapath::Datapath;
 use xroce_proto::wr::PostError;
 use xroce_shm::Consumer;

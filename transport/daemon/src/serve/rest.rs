@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{Timespec, epoll};
-use xroce_engine::{PollMode, clock};
+use xroce_api::{PollMode, clock};
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 

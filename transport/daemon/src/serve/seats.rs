@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use xroce_abi::completion;
-use xroce_engine::{Engine, Notify};
+use xroce_api::Notify;
+use xroce_engine::Engine;
 use xroce_net::datapath::Datapath;
 use xroce_proto::wc::{Completion, Cq, WcFlags, WcOpcode, WcStatus};
 use xroce_shm::{ArmWord, Producer};

@@ -2,23 +2,23 @@
 
 use std::sync::PoisonError;
 
-use xroce_control::capture::{self, CaptureMade, CaptureSpec, CaptureStats};
-use xroce_control::reply::{Reason, Refusal};
+use xroce_api::message::{CaptureMade, CaptureSpec, CaptureStats, Reason, Refusal};
+use xroce_control::capture;
 use xroce_net::datapath::Datapath;
 use xroce_proto::qp::QpState;
 use xroce_shm::Region;
 use xroce_wire::newtypes::Qpn;
 
 use super::refuse::{by_end, by_system};
-use super::{Answer, Attached};
+use super::{Attached, Carried};
 use crate::bell::Bell;
 use crate::serve::Server;
 use crate::tap::{Capture, Connection, Own, Who};
 
 impl<D: Datapath + Send + 'static> Attached<D> {
-    pub(super) fn begin_capture(&mut self, spec: &CaptureSpec) -> Result<Answer, Refusal> {
+    pub(super) fn capture(&mut self, spec: CaptureSpec) -> Result<Carried<CaptureMade>, Refusal> {
         self.check_operator()?;
-        let ring = spec.ring().map_err(|e| Refusal::new(Reason::Invalid, e))?;
+        let ring = capture::ring_for(&spec).map_err(|e| Refusal::new(Reason::Invalid, e))?;
         let bytes = capture::ring(ring).map_err(by_system)?.bytes();
         let bytes = usize::try_from(bytes).map_err(by_system)?;
         let (memory, file) = Region::with_file(bytes).map_err(by_system)?;
@@ -28,7 +28,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             pid: self.vitals.pid,
         };
         let max_frame = self.device.max_frame;
-        let made = Capture::new(who, spec, (&memory, ring), bell, self.own(), max_frame);
+        let made = Capture::new(who, &spec, (&memory, ring), bell, self.own(), max_frame);
         let made = Box::new(made.map_err(by_system)?);
         let qp = spec.qp;
         let begun = self.device.mailbox.run(move |server| {
@@ -48,7 +48,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
                     "capture begins"
                 );
                 let ethernet = self.device.ethernet;
-                Answer::with(&CaptureMade { ring, ethernet }, vec![file, theirs])
+                Carried::with(CaptureMade { ring, ethernet }, vec![file, theirs])
             }
             Err((there, _)) => Err(self.captured_already(there)),
         }

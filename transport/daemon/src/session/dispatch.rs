@@ -3,123 +3,124 @@
 use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
-use xroce_control::Request;
-use xroce_control::reply::{Reason, Refusal};
-use xroce_engine::EngineError;
+use xroce_api::message::{Reason, Refusal};
+#[allow(clippy::wildcard_imports, reason = "what the table of verbs names")]
+use xroce_api::types::*;
+use xroce_api::{EngineError, Request};
 use xroce_net::datapath::Datapath;
-use xroce_net::gids::GidEntry;
 
-use super::refuse::by_end;
-use super::{Answer, Attached};
+use super::{Answer, Attached, Carried};
 use crate::report;
 
+/// One arm for each row of the table of verbs: its request, carried out by the method of
+/// [`Attached`] that has its name. Descriptors that nobody asked for are closed.
+macro_rules! dispatch {
+    (
+        calls { $(
+            $(#[$call_doc:meta])*
+            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
+        )* }
+        ends { $(
+            $(#[$end_doc:meta])*
+            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
+        )* }
+        carries { $(
+            $(#[$carry_doc:meta])*
+            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
+                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
+        )* }
+        daemon { $(
+            $(#[$daemon_doc:meta])*
+            $daemon:ident $Daemon:ident $(($($daemon_arg:ident: $daemon_type:ty),*))?
+                -> $daemon_answer:ty;
+        )* }
+        session { $(
+            $(#[$session_doc:meta])*
+            $Session:ident $(($($session_arg:ident: $session_type:ty),*))? -> $session_answer:ty;
+        )* }
+    ) => {
+        impl<D: Datapath + Send + 'static> Attached<D> {
+            /// Answers a request.
+            pub(super) fn answer(
+                &mut self,
+                request: Request,
+                fds: Vec<OwnedFd>,
+            ) -> Result<Answer, Refusal> {
+                match request {
+                    $(Request::$Call $({ $($call_arg),* })? => {
+                        let answer: $call_answer = self.$call($($($call_arg),*)?)?;
+                        Answer::of(&answer)
+                    })*
+                    $(Request::$End { $($end_arg),* } => Answer::of(&self.$end($($end_arg),*)?),)*
+                    $(Request::$Carry $({ $($carry_arg),* })? => {
+                        let carried: Carried<$carry_answer> =
+                            self.$carry($($($carry_arg,)*)? fds)?;
+                        Answer::with(&carried.answer, carried.fds)
+                    })*
+                    $(Request::$Daemon $({ $($daemon_arg),* })? => {
+                        let carried: Carried<$daemon_answer> =
+                            self.$daemon($($($daemon_arg),*)?)?.into();
+                        Answer::with(&carried.answer, carried.fds)
+                    })*
+                    other => self.answer_session(&other),
+                }
+            }
+        }
+    };
+}
+
+xroce_api::verbs!(dispatch);
+
 impl<D: Datapath + Send + 'static> Attached<D> {
-    /// Answers a request.
-    pub(super) fn answer(
-        &mut self,
-        request: Request,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Answer, Refusal> {
-        match request {
-            Request::RegMr { pd, access, memory } => {
-                Answer::of(&self.reg_mr(pd, access, memory, fds)?)
-            }
-            Request::ReregMr {
-                lkey,
-                pd,
-                access,
-                memory,
-            } => Answer::of(&self.rereg_mr(lkey, pd, access, memory, fds)?),
-            // Descriptors that nobody asked for are closed.
-            other => self.answer_plain(other),
-        }
+    fn answer_session(&self, request: &Request) -> Result<Answer, Refusal> {
+        report::answer(&self.common, &self.vitals, request).unwrap_or_else(|| {
+            let text = "hello is said and a device opened once, at the beginning";
+            Err(Refusal::new(Reason::Invalid, text))
+        })
     }
 
-    fn answer_plain(&mut self, request: Request) -> Result<Answer, Refusal> {
-        match request {
-            Request::AllocPd => Answer::of(&self.alloc_pd()?),
-            Request::DeregMr { lkey } => Answer::of(&self.dereg_mr(lkey)?),
-            Request::AbandonMr { lkey } => Answer::of(&self.abandon_mr(lkey)?),
-            Request::AllocMw { pd, mw_type } => Answer::of(&self.alloc_mw(pd, mw_type)?),
-            Request::DeallocMw { mw } => Answer::of(&self.dealloc_mw(mw)?),
-            Request::BindMw { mw, bind } => Answer::of(&self.bind_mw(mw, bind)?),
-            Request::CreateChannel => self.create_channel(),
-            Request::DestroyChannel { channel } => Answer::of(&self.destroy_channel(channel)?),
-            Request::CreateCq { depth, channel } => self.create_cq(depth, channel),
-            Request::ResizeCq { cq, depth } => self.resize_cq(cq, depth),
-            Request::DestroyCq { cq } => Answer::of(&self.destroy_cq(cq)?),
-            Request::CreateSrq { pd, attr } => self.create_srq(pd, attr),
-            Request::ModifySrq { srq, max_wr, limit } => {
-                Answer::of(&self.modify_srq(srq, max_wr, limit)?)
-            }
-            Request::QuerySrq { srq } => Answer::of(&self.query_srq(srq)?),
-            Request::DestroySrq { srq } => Answer::of(&self.destroy_srq(srq)?),
-            Request::CreateQp { init } => self.create_qp(init),
-            Request::ModifyQp { qpn, attr, path } => Answer::of(&self.modify_qp(qpn, *attr, path)?),
-            Request::DestroyQp { qpn } => Answer::of(&self.destroy_qp(qpn)?),
-            Request::CreateAh { pd, attr } => Answer::of(&self.create_ah(pd, &attr)?),
-            Request::DestroyAh { ah } => Answer::of(&self.destroy_ah(ah)?),
-            Request::Capture { spec } => self.begin_capture(&spec),
-            Request::CaptureStats => Answer::of(&self.capture_stats()?),
-            Request::EndCapture => Answer::of(&self.end_capture()?),
-            other => self.answer_query(other),
-        }
+    fn counters(&self, qpn: Qpn) -> Result<Counters, Refusal> {
+        self.objects.check_qp(qpn)?;
+        self.engine(move |engine| engine.qp_counters(qpn).ok_or(EngineError::NoQp(qpn)))
     }
 
-    /// Requests about queue pairs and the port.
-    fn answer_query(&mut self, request: Request) -> Result<Answer, Refusal> {
-        match request {
-            Request::QueryQp { qpn } => {
-                self.objects.check_qp(qpn)?;
-                Answer::of(&self.query_qp(qpn)?)
-            }
-            Request::Counters { qpn } => {
-                self.objects.check_qp(qpn)?;
-                let counters = self
-                    .engine(move |engine| engine.qp_counters(qpn).ok_or(EngineError::NoQp(qpn)));
-                Answer::of(&counters?)
-            }
-            Request::Failure { qpn } => {
-                self.objects.check_qp(qpn)?;
-                let failure = self.engine(move |engine| Ok(engine.failure(qpn)));
-                Answer::of(&failure?)
-            }
-            Request::AttachMcast { qpn, group } => {
-                self.objects.check_qp(qpn)?;
-                Answer::of(&self.engine(move |engine| engine.attach_mcast(qpn, group))?)
-            }
-            Request::DetachMcast { qpn, group } => {
-                self.objects.check_qp(qpn)?;
-                Answer::of(&self.engine(move |engine| engine.detach_mcast(qpn, group))?)
-            }
-            Request::Gids => Answer::of(&self.gids()),
-            Request::Up => Answer::of(&self.device.is_up()),
-            Request::PKey { index } => {
-                Answer::of(&self.engine(move |engine| Ok(engine.pkey(index)))?)
-            }
-            Request::SetPKey { index, pkey } => {
-                self.check_operator()?;
-                Answer::of(&self.engine(move |engine| engine.set_pkey(index, pkey))?)
-            }
-            Request::Stats => {
-                let stats = self.device.mailbox.run(|server| {
-                    let engine = server.engine.stats();
-                    (engine, server.engine.port_stats())
-                });
-                Answer::of(&stats.map_err(by_end)?)
-            }
-            other => report::answer(&self.common, &self.vitals, &other).unwrap_or_else(|| {
-                let text = "hello is said and a device opened once, at the beginning";
-                Err(Refusal::new(Reason::Invalid, text))
-            }),
-        }
+    fn failure(&self, qpn: Qpn) -> Result<Option<Failure>, Refusal> {
+        self.objects.check_qp(qpn)?;
+        self.engine(move |engine| Ok(engine.failure(qpn)))
     }
 
-    fn gids(&self) -> Vec<(u32, GidEntry)> {
+    fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), Refusal> {
+        self.objects.check_qp(qpn)?;
+        self.engine(move |engine| engine.attach_mcast(qpn, group))
+    }
+
+    fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), Refusal> {
+        self.objects.check_qp(qpn)?;
+        self.engine(move |engine| engine.detach_mcast(qpn, group))
+    }
+
+    fn is_up(&self) -> Result<bool, Refusal> {
+        Ok(self.device.is_up())
+    }
+
+    fn pkey(&self, index: u16) -> Result<Option<PKey>, Refusal> {
+        self.engine(move |engine| Ok(engine.pkey(index)))
+    }
+
+    fn set_pkey(&self, index: u16, pkey: PKey) -> Result<(), Refusal> {
+        self.check_operator()?;
+        self.engine(move |engine| engine.set_pkey(index, pkey))
+    }
+
+    fn stats(&self) -> Result<(EngineStats, PortStats), Refusal> {
+        self.engine(|engine| Ok((engine.stats(), engine.port_stats())))
+    }
+
+    fn gids(&self) -> Result<Vec<(u32, GidEntry)>, Refusal> {
         let addressing = self.device.addressing.read();
         let addressing = addressing.unwrap_or_else(PoisonError::into_inner);
         let entries = addressing.gids().iter();
-        entries.map(|(n, entry)| (n, entry.clone())).collect()
+        Ok(entries.map(|(n, entry)| (n, entry.clone())).collect())
     }
 
     /// What concerns all processes is for root and the user of the daemon.

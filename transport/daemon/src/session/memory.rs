@@ -2,9 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use xroce_control::reply::{Reason, Refusal};
-use xroce_control::{Across, Memory};
-use xroce_engine::{Engine, EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
+use xroce_api::message::{Across, Memory};
+use xroce_api::message::{Reason, Refusal};
+use xroce_api::{EngineError, Mr, Mw, MwId, MwType, Range, Rereg};
+use xroce_engine::Engine;
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_shm::{Piece, Region};
@@ -12,7 +13,7 @@ use xroce_wire::newtypes::{LKey, RKey};
 
 use super::objects::Registered;
 use super::refuse::{by_end, by_engine, by_import};
-use super::{Attached, Vitals};
+use super::{Attached, Carried, Vitals};
 use crate::report;
 use crate::tap::Tap;
 
@@ -107,7 +108,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         access: Access,
         memory: Memory,
         fds: Vec<OwnedFd>,
-    ) -> Result<Mr, Refusal> {
+    ) -> Result<Carried<Mr>, Refusal> {
         self.objects.check_pd(pd)?;
         self.objects.room_for_mr(memory.len)?;
         let mapped = Mapped::new(memory, fds, &self.vitals)?;
@@ -115,7 +116,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let region = mapped.region.clone();
         let made = self.engine(move |engine| engine.reg_mr_at(pd, &mapped.range(), access))?;
         self.keep(made, region);
-        Ok(made)
+        Ok(made.into())
     }
 
     fn keep(&mut self, made: Mr, region: Region) {
@@ -133,7 +134,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         access: Option<Access>,
         memory: Option<Memory>,
         fds: Vec<OwnedFd>,
-    ) -> Result<Mr, Refusal> {
+    ) -> Result<Carried<Mr>, Refusal> {
         self.objects.check_mr(lkey)?;
         if let Some(pd) = pd {
             self.objects.check_pd(pd)?;
@@ -156,7 +157,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             self.objects.give_bytes(old.len);
             self.keep(made, region.unwrap_or(old.region));
         }
-        Ok(made)
+        Ok(made.into())
     }
 
     pub(super) fn dereg_mr(&mut self, lkey: LKey) -> Result<(), Refusal> {

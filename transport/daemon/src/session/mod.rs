@@ -15,9 +15,9 @@ use std::time::Duration;
 use rustix::net::RecvFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::Serialize;
-use xroce_control::Request;
+use xroce_api::Request;
+use xroce_api::message::{Farewell, Opened, Reason, Refusal, Welcome};
 use xroce_control::layout;
-use xroce_control::reply::{Farewell, Opened, Reason, Refusal, Welcome};
 use xroce_control::socket::{self, Kind, Message, MessageError};
 use xroce_net::datapath::Datapath;
 use xroce_shm::Region;
@@ -57,6 +57,26 @@ impl Answer {
     }
 }
 
+/// An answer, and the descriptors that go with it.
+#[derive(Debug)]
+pub(super) struct Carried<T> {
+    answer: T,
+    fds: Vec<OwnedFd>,
+}
+
+impl<T> Carried<T> {
+    fn with(answer: T, fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        Ok(Self { answer, fds })
+    }
+}
+
+impl<T> From<T> for Carried<T> {
+    fn from(answer: T) -> Self {
+        let fds = Vec::new();
+        Self { answer, fds }
+    }
+}
+
 /// A process that has said who it is and wants a device.
 #[derive(Debug)]
 pub(crate) struct Greeted {
@@ -69,8 +89,8 @@ pub(crate) struct Greeted {
 pub(crate) fn greet(common: &Arc<Common>, socket: OwnedFd, vitals: &Arc<Vitals>) {
     let _ = set_socket_timeout(&socket, Timeout::Send, Some(SENDING));
     let _ = set_socket_timeout(&socket, Timeout::Recv, Some(GREETING));
-    let hello = receive(&socket).and_then(|(request, _)| match request {
-        Request::Hello { program } => Ok(program),
+    let hello = receive(&socket).and_then(|received| match received {
+        Ok((Request::Hello { program }, _)) => Ok(program),
         _ => Err("the first request has to be hello".to_owned()),
     });
     let program = match hello {
@@ -89,7 +109,7 @@ pub(crate) fn greet(common: &Arc<Common>, socket: OwnedFd, vitals: &Arc<Vitals>)
     let _ = set_socket_timeout(&socket, Timeout::Recv, None);
     loop {
         let answer = match receive(&socket) {
-            Ok((Request::Open { device }, _)) => {
+            Ok(Ok((Request::Open { device }, _))) => {
                 let wanted = device.as_deref();
                 let mut devices = common.devices.iter();
                 let found = devices.find(|d| wanted.is_none_or(|name| name == d.name()));
@@ -106,7 +126,8 @@ pub(crate) fn greet(common: &Arc<Common>, socket: OwnedFd, vitals: &Arc<Vitals>)
                     None => Err(no_device(common, wanted.unwrap_or(""))),
                 }
             }
-            Ok((request, _)) => report::answer(common, vitals, &request).unwrap_or_else(|| {
+            Ok(Err(unknown)) => Err(unknown),
+            Ok(Ok((request, _))) => report::answer(common, vitals, &request).unwrap_or_else(|| {
                 let text = "open a device first";
                 Err(Refusal::new(Reason::Invalid, text))
             }),
@@ -127,8 +148,11 @@ fn no_device(common: &Common, wanted: &str) -> Refusal {
     )
 }
 
-/// The next request with its descriptors; in words why there is none. No words: it hung up.
-fn receive(socket: &OwnedFd) -> Result<(Request, Vec<OwnedFd>), String> {
+/// What came: a request with its descriptors, or one that this daemon is too old to know.
+type Received = Result<(Request, Vec<OwnedFd>), Refusal>;
+
+/// What comes next; in words why nothing does. No words: it hung up.
+fn receive(socket: &OwnedFd) -> Result<Received, String> {
     let message: Message = match socket::receive(socket, RecvFlags::empty()) {
         Ok(message) => message,
         Err(MessageError::Closed) => return Err(String::new()),
@@ -137,9 +161,23 @@ fn receive(socket: &OwnedFd) -> Result<(Request, Vec<OwnedFd>), String> {
     if message.kind != Kind::Request {
         return Err(MessageError::Kind(message.kind as u16).to_string());
     }
-    let request = message.body::<Request>().map_err(|e| e.to_string())?;
-    Ok((request, message.fds))
+    match message.body::<Request>() {
+        Ok(request) => Ok(Ok((request, message.fds))),
+        Err(error) => {
+            let text = error.to_string();
+            match message.body::<serde_json::Value>() {
+                Ok(_) if text.contains(UNKNOWN) => {
+                    let text = format!("this daemon does not know the request: {text}");
+                    Ok(Err(Refusal::new(Reason::Unsupported, text)))
+                }
+                _ => Err(text),
+            }
+        }
+    }
 }
+
+/// How serde begins what it says of a request that is not in the table.
+const UNKNOWN: &str = "unknown variant";
 
 fn reply(socket: &OwnedFd, answer: Result<Answer, Refusal>) -> Result<(), MessageError> {
     match answer {
@@ -264,8 +302,10 @@ impl<D: Datapath + Send + 'static> Attached<D> {
 
     /// One request and its answer; in words why there is no other.
     fn serve_one(&mut self) -> Result<(), String> {
-        let (request, fds) = receive(self.link.socket())?;
-        let answer = self.answer(request, fds);
+        let answer = match receive(self.link.socket())? {
+            Ok((request, fds)) => self.answer(request, fds),
+            Err(unknown) => Err(unknown),
+        };
         self.vitals.count(&self.objects);
         reply(self.link.socket(), answer).map_err(|e| e.to_string())
     }

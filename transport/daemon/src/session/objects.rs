@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use xroce_control::reply::{Limits, Reason, Refusal};
-use xroce_engine::{Ah, MwId};
+use xroce_api::message::{Limits, Reason, Refusal};
+use xroce_api::{Ah, MwId};
 use xroce_proto::memory::Pd;
 use xroce_proto::wc::{Cq, Srq};
 use xroce_shm::Region;

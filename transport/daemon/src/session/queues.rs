@@ -3,10 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, PoisonError};
 
-use xroce_control::Path;
+use xroce_api::message::Path;
+use xroce_api::message::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
+use xroce_api::{Ah, EngineError, ObjectError};
 use xroce_control::layout;
-use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, Refusal, SrqMade};
-use xroce_engine::{Ah, EngineError, ObjectError};
 use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Pd;
 use xroce_proto::qp::{QpAttr, QpInfo, QpInit, QpState};
@@ -18,7 +18,7 @@ use xroce_wire::path::{AddressVector, AhAttr, Flow};
 
 use super::objects::{Completes, Queued};
 use super::refuse::{by_address, by_end, by_engine, by_system};
-use super::{Answer, Attached};
+use super::{Attached, Carried};
 use crate::bell::Bell;
 use crate::serve::Server;
 use crate::serve::client::{Queue, Target};
@@ -48,13 +48,13 @@ fn work_bytes(depth: u32, sges: u8, inline: u32) -> u64 {
 }
 
 impl<D: Datapath + Send + 'static> Attached<D> {
-    pub(super) fn create_channel(&mut self) -> Result<Answer, Refusal> {
+    pub(super) fn create_channel(&mut self, _: Vec<OwnedFd>) -> Result<Carried<u32>, Refusal> {
         self.objects.room_for_channel()?;
         let (bell, theirs) = Bell::new().map_err(by_system)?;
         let number = self.objects.next_channel;
         self.objects.next_channel = number.wrapping_add(1);
         self.objects.channels.insert(number, Arc::new(bell));
-        Answer::with(&number, vec![theirs])
+        Carried::with(number, vec![theirs])
     }
 
     pub(super) fn destroy_channel(&mut self, channel: u32) -> Result<(), Refusal> {
@@ -76,7 +76,12 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         Ok(())
     }
 
-    pub(super) fn create_cq(&mut self, depth: u32, channel: u32) -> Result<Answer, Refusal> {
+    pub(super) fn create_cq(
+        &mut self,
+        depth: u32,
+        channel: u32,
+        _: Vec<OwnedFd>,
+    ) -> Result<Carried<CqMade>, Refusal> {
         self.check_cq_depth(depth)?;
         let bell = self.objects.channels.get(&channel).map(Arc::clone);
         let bell = bell.ok_or_else(|| no_channel(channel))?;
@@ -101,11 +106,16 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let cq = made.map_err(by_end)??;
         self.objects.cqs.insert(cq, Completes { channel, bytes });
         self.objects.take_queue_bytes(bytes);
-        Answer::with(&CqMade { cq, ring }, vec![file])
+        Carried::with(CqMade { cq, ring }, vec![file])
     }
 
     /// The engine goes on in a new ring; what is in the old one the process still takes.
-    pub(super) fn resize_cq(&mut self, cq: Cq, depth: u32) -> Result<Answer, Refusal> {
+    pub(super) fn resize_cq(
+        &mut self,
+        cq: Cq,
+        depth: u32,
+        _: Vec<OwnedFd>,
+    ) -> Result<Carried<Capacity>, Refusal> {
         self.objects.check_cq(cq)?;
         self.check_cq_depth(depth)?;
         let (ring, bytes) = cq_ring(depth)?;
@@ -132,7 +142,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let old = old.map_or(0, |cq| std::mem::replace(&mut cq.bytes, bytes));
         self.objects.give_queue_bytes(old);
         self.objects.take_queue_bytes(bytes);
-        Answer::with(&ring, vec![file])
+        Carried::with(ring, vec![file])
     }
 
     pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), Refusal> {
@@ -150,7 +160,12 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         Ok(())
     }
 
-    pub(super) fn create_srq(&mut self, pd: Pd, attr: SrqAttr) -> Result<Answer, Refusal> {
+    pub(super) fn create_srq(
+        &mut self,
+        pd: Pd,
+        attr: SrqAttr,
+        _: Vec<OwnedFd>,
+    ) -> Result<Carried<SrqMade>, Refusal> {
         self.objects.check_pd(pd)?;
         let most = self.objects.limits.queue_depth;
         if attr.max_wr > most {
@@ -178,7 +193,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let (srq, number) = made.map_err(by_end)??;
         self.objects.srqs.insert(srq, Queued { number, bytes });
         self.objects.take_queue_bytes(bytes);
-        Answer::with(&SrqMade { srq, number, ring }, vec![file])
+        Carried::with(SrqMade { srq, number, ring }, vec![file])
     }
 
     pub(super) fn modify_srq(
@@ -262,7 +277,11 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         init.validate().map_err(|e| by_engine(&e.into()))
     }
 
-    pub(super) fn create_qp(&mut self, init: QpInit) -> Result<Answer, Refusal> {
+    pub(super) fn create_qp(
+        &mut self,
+        init: QpInit,
+        _: Vec<OwnedFd>,
+    ) -> Result<Carried<QpMade>, Refusal> {
         self.check_init(&init)?;
         let send = layout::send_capacity(init.max_send_wr, init.max_send_sge, init.max_inline);
         let sends = layout::work_ring(send).map_err(by_system)?;
@@ -302,13 +321,13 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             send,
             recv,
         };
-        Answer::with(&made, vec![file])
+        Carried::with(made, vec![file])
     }
 
     pub(super) fn modify_qp(
         &mut self,
         qpn: Qpn,
-        mut attr: QpAttr,
+        mut attr: Box<QpAttr>,
         path: Option<Path>,
     ) -> Result<(), Refusal> {
         self.objects.check_qp(qpn)?;
@@ -328,6 +347,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
 
     /// As it is when what was posted before is posted: who asks knows that it is.
     pub(super) fn query_qp(&mut self, qpn: Qpn) -> Result<QpInfo, Refusal> {
+        self.objects.check_qp(qpn)?;
         self.after_posts(self.objects.qps.get(&qpn), move |server| {
             let info = server.engine.query_qp(qpn);
             info.ok_or(EngineError::NoQp(qpn))
@@ -360,13 +380,18 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         Ok(())
     }
 
-    pub(super) fn create_ah(&mut self, pd: Pd, attr: &AhAttr) -> Result<Ah, Refusal> {
+    pub(super) fn create_ah(
+        &mut self,
+        pd: Pd,
+        attr: AhAttr,
+        _: Vec<OwnedFd>,
+    ) -> Result<Carried<Ah>, Refusal> {
         self.objects.check_pd(pd)?;
         self.objects.room_for_ah()?;
-        let av = self.resolve(attr, Flow::Datagrams)?;
+        let av = self.resolve(&attr, Flow::Datagrams)?;
         let ah = self.engine(move |engine| engine.create_ah(pd, &av))?;
         self.objects.ahs.insert(ah);
-        Ok(ah)
+        Ok(ah.into())
     }
 
     pub(super) fn destroy_ah(&mut self, ah: Ah) -> Result<(), Refusal> {

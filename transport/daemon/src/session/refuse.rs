@@ -1,29 +1,14 @@
 //! Errors as refusals: of what kind each is.
 
-use xroce_control::reply::{Reason, Refusal};
-use xroce_engine::{EngineError, ObjectError};
+use xroce_api::EngineError;
+use xroce_api::message::{Reason, Refusal};
 use xroce_net::addressing::AddressError;
 use xroce_shm::ImportError;
 
 use crate::mailbox::Gone;
 
 pub(super) fn by_engine(error: &EngineError) -> Refusal {
-    let reason = match error {
-        EngineError::NoQp(_)
-        | EngineError::NoCq(_)
-        | EngineError::NoPd(_)
-        | EngineError::NoMr(_)
-        | EngineError::NoAh(_)
-        | EngineError::NotAttached { .. }
-        | EngineError::Object(ObjectError::NoSrq(_)) => Reason::NotFound,
-        EngineError::Object(ObjectError::Busy { .. } | ObjectError::Dereg(_)) => Reason::Busy,
-        EngineError::QpsExhausted
-        | EngineError::AhsExhausted
-        | EngineError::GroupFull { .. }
-        | EngineError::Object(ObjectError::Exhausted) => Reason::Limit,
-        _ => Reason::Invalid,
-    };
-    Refusal::new(reason, error)
+    Refusal::new(error.reason(), error)
 }
 
 pub(super) fn by_address(error: &AddressError) -> Refusal {

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use xroce_control::reply::SessionReport;
+use xroce_api::message::SessionReport;
 
 use super::objects::Objects;
 

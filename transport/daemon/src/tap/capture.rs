@@ -1,9 +1,10 @@
 //! One capture: what it wants, where it goes, what it has counted.
 
 use rustix::time::{ClockId, clock_gettime};
-use xroce_control::capture::{self, CaptureSpec, CaptureStats, Direction, ENTRY, HEADER, Header};
-use xroce_control::reply::Capacity;
-use xroce_engine::clock;
+use xroce_api::clock;
+use xroce_api::message::Capacity;
+use xroce_api::message::{CaptureSpec, CaptureStats, Direction};
+use xroce_control::capture::{self, ENTRY, HEADER, Header};
 use xroce_net::datapath::{Rx, TxMeta};
 use xroce_proto::time::{Duration, Instant};
 use xroce_shm::{PARK_AT, ParkWord, Producer, Region, RingError};

@@ -1,6 +1,6 @@
 //! Which frames a capture wants, told from their bytes before anything is copied.
 
-use xroce_control::capture::{CaptureSpec, Direction};
+use xroce_api::message::{CaptureSpec, Direction};
 use xroce_wire::frame::{Frame, UdpMeta};
 use xroce_wire::newtypes::{Gid, Qpn};
 use xroce_wire::opcode::{Operation, Service};

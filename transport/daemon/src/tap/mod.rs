@@ -17,7 +17,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use xroce_net::datapath::{Caps, Datapath, PortStats, Rx, TxMeta};
+use xroce_api::PortStats;
+use xroce_net::datapath::{Caps, Datapath, Rx, TxMeta};
 use xroce_wire::newtypes::{Gid, Qpn};
 
 pub(crate) use capture::{Capture, Own, Who};

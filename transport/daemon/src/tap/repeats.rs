@@ -3,7 +3,7 @@
 //! A table of fixed size with the connections seen last: two that fall on the same place displace
 //! each other, and the first request afterwards is taken for a new one.
 
-use xroce_control::capture::Direction;
+use xroce_api::message::Direction;
 use xroce_wire::newtypes::{Gid, PathMtu, Psn, Qpn, RKey};
 use xroce_wire::opcode::Operation;
 use xroce_wire::packet::Packet;

@@ -10,8 +10,9 @@ use std::path::Path;
 
 use pcap_file::pcap::PcapReader;
 use proptest::prelude::*;
-use xroce_control::capture::{self, CaptureSpec, CaptureStats, Direction, Header, SNAPLEN_MAX};
-use xroce_engine::clock;
+use xroce_api::clock;
+use xroce_api::message::{CaptureSpec, CaptureStats, Direction, SNAPLEN_MAX};
+use xroce_control::capture::{self, Header};
 use xroce_net::datapath::Link;
 use xroce_shm::{Consumer, ParkWord, Region};
 use xroce_wire::frame::{Frame, UdpMeta};
@@ -196,7 +197,7 @@ struct Listening {
 
 impl Listening {
     fn new(link: Link, spec: &CaptureSpec, own: Option<Own>) -> Self {
-        let capacity = spec.ring().unwrap();
+        let capacity = capture::ring_for(spec).unwrap();
         let geometry = capture::ring(capacity).unwrap();
         let bytes = usize::try_from(geometry.bytes()).unwrap();
         let memory = Region::anonymous(bytes).unwrap();

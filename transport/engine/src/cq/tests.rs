@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
+use xroce_api::Notify;
 use xroce_proto::wc::WcOpcode;
 
 use super::*;

@@ -1,5 +1,6 @@
 //! Regions by key.
 use super::*;
+use xroce_api::{DeregError, Mr, Range, RegError, Rereg};
 
 const PD: Pd = Pd(1);
 

@@ -1,12 +1,13 @@
 //! Windows and re-registration, one by one and against a slow model.
 
 use proptest::prelude::*;
+use xroce_api::{DeregError, Mr, MwId, MwType, Range, Rereg};
 use xroce_proto::memory::{Memory, Revoked};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{LKey, Va};
 
 use super::*;
-use crate::mr_table::{DeregError, Mr, REUSE_FLOOR, Range, Rereg};
+use crate::mr_table::REUSE_FLOOR;
 
 const PD: Pd = Pd(1);
 const OTHER: Pd = Pd(2);

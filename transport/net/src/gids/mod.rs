@@ -13,8 +13,8 @@ mod watch;
 
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
-use xroce_wire::newtypes::{Gid, MacAddr};
+use xroce_api::GidEntry;
+use xroce_wire::newtypes::Gid;
 
 use crate::neigh::{self, Address, Interface, NeighError, Scope};
 
@@ -22,23 +22,6 @@ pub use watch::Watch;
 
 /// Entries at most: what rxe has.
 pub const GIDS_MAX: usize = 1024;
-
-/// An address that can be the source of packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GidEntry {
-    /// The address.
-    pub gid: Gid,
-    /// Interface that has it: the port's or a VLAN device on it. The scope of a link-local one.
-    pub ifindex: u32,
-    /// Its name.
-    pub ifname: String,
-    /// Ethernet address that packets from it carry.
-    pub mac: MacAddr,
-    /// VLAN id of packets from it.
-    pub vlan: Option<u16>,
-    /// Valid on this link only: the peer must be on the same one.
-    pub link_local: bool,
-}
 
 /// What a refresh found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -308,6 +291,8 @@ impl Class {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+    use xroce_wire::newtypes::MacAddr;
+
     use super::*;
     use crate::neigh::Vlan;
 

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
+use xroce_api::PortStats;
 use xroce_wire::newtypes::Gid;
 
 use super::frame::{Frame, L2_BYTES, Meta, Pool};
-use crate::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
+use crate::datapath::{Caps, Datapath, Link, Rx, TxMeta};
 
 /// How a [`loop_pair`] is set up.
 #[derive(Clone, Debug)]

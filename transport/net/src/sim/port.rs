@@ -4,13 +4,14 @@ use core::time::Duration;
 use std::io;
 use std::rc::Rc;
 
+use xroce_api::PortStats;
 use xroce_wire::frame::UdpMeta;
 use xroce_wire::newtypes::Gid;
 
 use super::Shared;
 use super::frame::{Frame, Inner, L2_BYTES, Meta};
 use super::net::Net;
-use crate::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
+use crate::datapath::{Caps, Datapath, Link, Rx, TxMeta};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]

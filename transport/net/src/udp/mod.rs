@@ -23,6 +23,7 @@ use quinn_udp::{TransportErrorPayload, UdpSockRef, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{MsgHdr, SockAddr, Socket};
+use xroce_api::PortStats;
 use xroce_wire::newtypes::Gid;
 
 mod cmsg;
@@ -38,7 +39,7 @@ mod train;
 pub use error::{SendTrouble, UdpError};
 pub use open::{ROCE_PORT, UdpConfig};
 
-use crate::datapath::{Caps, Datapath, Link, PortStats, Rx, TxMeta};
+use crate::datapath::{Caps, Datapath, Link, Rx, TxMeta};
 use cmsg::Control;
 use drops::Drops;
 use rx::Inbox;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_send_buffer_size_force, socket_error, xdp_options};
 use rustix::net::xdp::XdpOptionsFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use xroce_api::PortStats;
 use xroce_wire::newtypes::Gid;
 use xroce_xdp_prog::Counters;
 
@@ -20,7 +21,7 @@ use super::open::{self, L2_HEADER};
 use super::rx::{BATCH, Rx};
 use super::tx::Tx;
 use super::{XdpConfig, XdpError};
-use crate::datapath::{Caps, Datapath, Link, PortStats, Rx as RxFrame, TxMeta};
+use crate::datapath::{Caps, Datapath, Link, Rx as RxFrame, TxMeta};
 use crate::membership::Memberships;
 use crate::neigh;
 

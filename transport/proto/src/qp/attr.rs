@@ -5,6 +5,7 @@ use xroce_wire::newtypes::{PKey, PathMtu, Psn, QKey, Qpn};
 use xroce_wire::path::AddressVector;
 use xroce_wire::syndrome::RnrTimer;
 
+use super::attribute::Attribute;
 use super::state::{AttrMask, QpState, QpType, rule_of};
 use crate::cc::{CongestionControl, Rate};
 use crate::memory::{Access, Pd};
@@ -89,33 +90,44 @@ impl QpInit {
                 })
             }
         };
-        check("max_send_wr", self.max_send_wr, 1, params::QUEUE_DEPTH_MAX)?;
-        check("max_recv_wr", self.max_recv_wr, 1, params::QUEUE_DEPTH_MAX)?;
         check(
-            "max_send_sge",
+            Attribute::MaxSendWr,
+            self.max_send_wr,
+            1,
+            params::QUEUE_DEPTH_MAX,
+        )?;
+        check(
+            Attribute::MaxRecvWr,
+            self.max_recv_wr,
+            1,
+            params::QUEUE_DEPTH_MAX,
+        )?;
+        check(
+            Attribute::MaxSendSge,
             self.max_send_sge.into(),
             1,
             params::SGE_MAX.into(),
         )?;
         check(
-            "max_recv_sge",
+            Attribute::MaxRecvSge,
             self.max_recv_sge.into(),
             1,
             params::SGE_MAX.into(),
         )?;
-        check("max_inline", self.max_inline, 0, params::INLINE_MAX)
+        check(Attribute::MaxInline, self.max_inline, 0, params::INLINE_MAX)
     }
 }
 
 /// Why a QP cannot be created.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CreateError {
     /// A capacity is out of range.
     #[error("{what} is {given}, it must be {min} to {max}")]
     Capacity {
-        /// Name of the field.
-        what: &'static str,
+        /// Which.
+        what: Attribute,
         /// Value given.
         given: u32,
         /// Smallest allowed.
@@ -346,44 +358,60 @@ impl QpAttr {
             _ => Ok(()),
         };
         let rd_max = params::RD_ATOMIC_MAX.into();
-        check("pkey_index", self.pkey_index.map(Into::into), 0, 0)?;
-        check("port", self.port.map(Into::into), 1, 1)?;
-        check("timeout", self.timeout.map(Into::into), 0, 31)?;
-        check("retry_cnt", self.retry_cnt.map(Into::into), 0, 7)?;
-        check("rnr_retry", self.rnr_retry.map(Into::into), 0, 7)?;
+        check(Attribute::PkeyIndex, self.pkey_index.map(Into::into), 0, 0)?;
+        check(Attribute::Port, self.port.map(Into::into), 1, 1)?;
+        check(Attribute::Timeout, self.timeout.map(Into::into), 0, 31)?;
+        check(Attribute::RetryCnt, self.retry_cnt.map(Into::into), 0, 7)?;
+        check(Attribute::RnrRetry, self.rnr_retry.map(Into::into), 0, 7)?;
         check(
-            "max_rd_atomic",
+            Attribute::MaxRdAtomic,
             self.max_rd_atomic.map(Into::into),
             0,
             rd_max,
         )?;
         check(
-            "max_dest_rd_atomic",
+            Attribute::MaxDestRdAtomic,
             self.max_dest_rd_atomic.map(Into::into),
             0,
             rd_max,
         )?;
-        check("dest_qpn", self.dest_qpn.map(Qpn::value), 2, 0x00ff_fffe)?;
+        check(
+            Attribute::DestQpn,
+            self.dest_qpn.map(Qpn::value),
+            2,
+            0x00ff_fffe,
+        )?;
         if let Some(Reliability::Selective(params)) = &self.reliability {
             let (least, most) = SelectiveParams::RANGE;
-            check("reliability range", Some(params.range), least, most)?;
+            check(Attribute::ReliabilityRange, Some(params.range), least, most)?;
             let even = params.range.next_power_of_two();
-            check("reliability range", Some(params.range), even, even)?;
-            check("reliability window", Some(params.window), 1, params.range)?;
+            check(Attribute::ReliabilityRange, Some(params.range), even, even)?;
             check(
-                "reliability tolerance",
+                Attribute::ReliabilityWindow,
+                Some(params.window),
+                1,
+                params.range,
+            )?;
+            check(
+                Attribute::ReliabilityTolerance,
                 Some(params.tolerance),
                 1,
                 params.range,
             )?;
-            check("reliability store", Some(params.store), 1, params.range)?;
+            check(
+                Attribute::ReliabilityStore,
+                Some(params.store),
+                1,
+                params.range,
+            )?;
         }
         Ok(())
     }
 }
 
 /// Why a modify was refused; the QP is as before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ModifyError {
     /// `cur_state` was wrong.
@@ -427,8 +455,8 @@ pub enum ModifyError {
     /// A value is out of range.
     #[error("{what} is {given}, it must be {min} to {max}")]
     Value {
-        /// Name of the attribute.
-        what: &'static str,
+        /// Which.
+        what: Attribute,
         /// Value given.
         given: u32,
         /// Smallest allowed.

@@ -19,6 +19,7 @@ mod adaptive;
 mod asking;
 mod atomic;
 pub mod attr;
+mod attribute;
 mod bind;
 mod completer;
 mod debt;
@@ -59,6 +60,7 @@ use xroce_wire::syndrome::RnrTimer;
 use xroce_wire::template::{HeaderTemplate, Lower};
 
 pub use attr::{CreateError, ModifyError, QpAttr, QpInit};
+pub use attribute::Attribute;
 use hot::{RxHot, TxHot};
 pub use notice::CnpClass;
 use query::Given;

@@ -128,6 +128,8 @@ bitflags! {
     }
 }
 
+crate::memory::serialize_bits!(AttrMask, "attribute mask");
+
 /// Attributes one transition requires and allows, the state itself aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use xroce_engine::PollMode;
+use xroce_api::PollMode;
 use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration as Span;
 

@@ -12,25 +12,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use xroce_engine::{
-    Ah, AsyncEvent, Engine, EngineConfig, EngineError, EngineStats, Failure, Mr, Mw, MwId, MwType,
-    Notify, ObjectError, Range, Rereg, Work, clock,
-};
+use xroce_api::clock;
+#[allow(clippy::wildcard_imports, reason = "what the table of verbs names")]
+use xroce_api::types::*;
+use xroce_api::{AsyncEvent, EngineError, Notify, ObjectError, Work};
+use xroce_engine::{Engine, EngineConfig};
 use xroce_net::addressing::Addressing;
-use xroce_net::datapath::{Datapath, Link, PortStats};
-use xroce_net::gids::GidEntry;
-use xroce_proto::counters::Counters;
-use xroce_proto::memory::{Access, Bind, Pd};
-use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
-use xroce_proto::srq::SrqAttr;
+use xroce_net::datapath::{Datapath, Link};
 use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, Srq};
-use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Qpn, RKey};
-use xroce_wire::path::{AddressVector, AhAttr, Flow};
+use xroce_proto::wc::Completion;
+use xroce_wire::newtypes::PathMtu;
+use xroce_wire::path::{AddressVector, Flow};
 
 use super::doze::Bell;
 use super::post::post_one;
-use super::{Backend, Fixed, Motion, Signal, no_qp};
+use super::{Backend, Fixed, Motion, Signal, Verbs, no_qp};
 use crate::batch::{BadWr, RecvRecords, SendRecords, WrError};
 use crate::channel::{Channel, LocalChannel};
 use crate::error::VerbsError;
@@ -297,6 +293,175 @@ impl<D: Datapath> InProc<D> {
     }
 }
 
+impl<D: Datapath + Send> Verbs for InProc<D> {
+    fn gids(&self) -> Result<Vec<(u32, GidEntry)>, VerbsError> {
+        let addressing = self.addressing();
+        let entries = addressing.gids().iter();
+        Ok(entries.map(|(n, entry)| (n, entry.clone())).collect())
+    }
+
+    fn is_up(&self) -> Result<bool, VerbsError> {
+        Ok(self.broken.get().is_none() && self.addressing().is_up())
+    }
+
+    fn pkey(&self, index: u16) -> Result<Option<PKey>, VerbsError> {
+        Ok(self.lock().engine.pkey(index))
+    }
+
+    fn set_pkey(&self, index: u16, pkey: PKey) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.set_pkey(index, pkey))
+    }
+
+    fn stats(&self) -> Result<(EngineStats, PortStats), VerbsError> {
+        let mut state = self.lock();
+        Ok((state.engine.stats(), state.engine.port_stats()))
+    }
+
+    fn alloc_pd(&self) -> Result<Pd, VerbsError> {
+        self.engine(|engine| Ok(engine.alloc_pd()))
+    }
+
+    fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
+        self.engine(|engine| engine.reg_mr_at(pd, range, access))
+    }
+
+    fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
+        self.engine(|engine| engine.rereg_mr(lkey, change))
+    }
+
+    fn dereg_mr(&self, lkey: LKey) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.dereg_mr(lkey))
+    }
+
+    fn abandon_mr(&self, lkey: LKey) -> Result<(), VerbsError> {
+        self.command(|state| {
+            state.orphans.push(lkey);
+            Self::reap_orphans(state);
+        });
+        Ok(())
+    }
+
+    fn alloc_mw(&self, pd: Pd, mw_type: MwType) -> Result<Mw, VerbsError> {
+        self.engine(|engine| engine.alloc_mw(pd, mw_type))
+    }
+
+    fn dealloc_mw(&self, mw: MwId) -> Result<(), VerbsError> {
+        let freed = self.engine(|engine| engine.dealloc_mw(mw));
+        self.command(Self::reap_orphans);
+        freed
+    }
+
+    fn bind_mw(&self, mw: MwId, bind: Bind) -> Result<RKey, VerbsError> {
+        let bound = self.engine(|engine| engine.bind_mw(mw, &bind));
+        self.command(Self::reap_orphans);
+        bound
+    }
+
+    fn create_channel(&self) -> Result<Channel, VerbsError> {
+        let made = LocalChannel::new().map(Arc::new);
+        let made = made.map_err(VerbsError::system("making a completion channel"))?;
+        Ok(Channel::Local(made))
+    }
+
+    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
+        self.check_alive()?;
+        let channel = channel.local()?;
+        self.command(|state| {
+            let cq = state.engine.create_cq(depth)?;
+            state.channels.insert(cq, Arc::clone(channel));
+            Ok(cq)
+        })
+    }
+
+    fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.resize_cq(cq, depth))
+    }
+
+    fn destroy_cq(&self, cq: Cq) -> Result<(), VerbsError> {
+        self.command(|state| {
+            state.engine.destroy_cq(cq)?;
+            if let Some(channel) = state.channels.remove(&cq) {
+                channel.forget(cq);
+            }
+            Ok(())
+        })
+    }
+
+    fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
+        self.engine(|engine| engine.create_srq(pd, attr))
+    }
+
+    fn modify_srq(
+        &self,
+        srq: Srq,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.modify_srq(srq, max_wr, limit))
+    }
+
+    fn query_srq(&self, srq: Srq) -> Result<(SrqAttr, u32), VerbsError> {
+        let state = self.lock();
+        let found = state.engine.query_srq(srq).zip(state.engine.srq_len(srq));
+        Ok(found.ok_or(EngineError::Object(ObjectError::NoSrq(srq)))?)
+    }
+
+    fn destroy_srq(&self, srq: Srq) -> Result<(), VerbsError> {
+        Ok(self.command(|state| state.engine.destroy_srq(srq))?)
+    }
+
+    fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        self.engine(|engine| engine.create_qp(init))
+    }
+
+    fn modify_qp(
+        &self,
+        qpn: Qpn,
+        mut attr: Box<QpAttr>,
+        path: Option<Path>,
+    ) -> Result<(), VerbsError> {
+        if let Some(Path { attr: to, flow }) = path {
+            attr.av = Some(self.resolve(&to, flow)?);
+        }
+        self.engine(|engine| engine.modify_qp(qpn, &attr))
+    }
+
+    fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError> {
+        let info = self.lock().engine.query_qp(qpn);
+        info.ok_or_else(|| no_qp(qpn))
+    }
+
+    fn destroy_qp(&self, qpn: Qpn) -> Result<(), VerbsError> {
+        Ok(self.command(|state| state.engine.destroy_qp(qpn))?)
+    }
+
+    fn counters(&self, qpn: Qpn) -> Result<Counters, VerbsError> {
+        let counters = self.lock().engine.qp_counters(qpn);
+        counters.ok_or_else(|| no_qp(qpn))
+    }
+
+    fn failure(&self, qpn: Qpn) -> Result<Option<Failure>, VerbsError> {
+        Ok(self.lock().engine.failure(qpn))
+    }
+
+    fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.attach_mcast(qpn, group))
+    }
+
+    fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
+        self.engine(|engine| engine.detach_mcast(qpn, group))
+    }
+
+    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
+        let av = self.resolve(attr, Flow::Datagrams)?;
+        self.engine(|engine| engine.create_ah(pd, &av))
+    }
+
+    fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError> {
+        Ok(self.command(|state| state.engine.destroy_ah(ah))?)
+    }
+}
+
 impl<D: Datapath + Send> Backend for InProc<D> {
     fn fixed(&self) -> &Fixed {
         &self.fixed
@@ -319,37 +484,6 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         self.bell.ring();
     }
 
-    fn gids(&self) -> Vec<(u32, GidEntry)> {
-        let addressing = self.addressing();
-        let entries = addressing.gids().iter();
-        entries.map(|(n, entry)| (n, entry.clone())).collect()
-    }
-
-    fn is_up(&self) -> bool {
-        self.broken.get().is_none() && self.addressing().is_up()
-    }
-
-    fn pkey(&self, index: u16) -> Option<PKey> {
-        self.lock().engine.pkey(index)
-    }
-
-    fn set_pkey(&self, index: u16, pkey: PKey) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.set_pkey(index, pkey))
-    }
-
-    fn stats(&self) -> (EngineStats, PortStats) {
-        let mut state = self.lock();
-        (state.engine.stats(), state.engine.port_stats())
-    }
-
-    fn wait_event(&self, timeout: Duration) -> Result<(), VerbsError> {
-        self.wait(&self.events, timeout).map(drop)
-    }
-
-    fn event_fd(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
-    }
-
     fn poll_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
         let mut state = self.lock();
         let event = state.engine.poll_event();
@@ -362,86 +496,21 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         Ok(event)
     }
 
-    fn alloc_pd(&self) -> Result<Pd, VerbsError> {
-        self.engine(|engine| Ok(engine.alloc_pd()))
+    fn wait_event(&self, timeout: Duration) -> Result<(), VerbsError> {
+        self.wait(&self.events, timeout).map(drop)
     }
 
-    fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
-        self.engine(|engine| engine.reg_mr_at(pd, range, access))
-    }
-
-    fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
-        self.engine(|engine| engine.rereg_mr(lkey, change))
-    }
-
-    fn dereg_mr(&self, lkey: LKey) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.dereg_mr(lkey))
-    }
-
-    fn abandon_mr(&self, lkey: LKey) {
-        self.command(|state| {
-            state.orphans.push(lkey);
-            Self::reap_orphans(state);
-        });
-    }
-
-    fn alloc_mw(&self, pd: Pd, mw_type: MwType) -> Result<Mw, VerbsError> {
-        self.engine(|engine| engine.alloc_mw(pd, mw_type))
-    }
-
-    fn dealloc_mw(&self, mw: MwId) -> Result<(), VerbsError> {
-        let freed = self.engine(|engine| engine.dealloc_mw(mw));
-        self.command(Self::reap_orphans);
-        freed
-    }
-
-    fn bind_mw(&self, mw: MwId, bind: &Bind) -> Result<RKey, VerbsError> {
-        let bound = self.engine(|engine| engine.bind_mw(mw, bind));
-        self.command(Self::reap_orphans);
-        bound
-    }
-
-    fn create_channel(&self) -> Result<Channel, VerbsError> {
-        let made = LocalChannel::new().map(Arc::new);
-        let made = made.map_err(VerbsError::system("making a completion channel"))?;
-        Ok(Channel::Local(made))
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 
     fn wait_channel(&self, on: &Channel, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
-        let Channel::Local(channel) = on else {
-            return Err(VerbsError::OtherContext("completion channel"));
-        };
+        let channel = on.local()?;
         if let Some(cq) = channel.take() {
             return Ok(Some(cq));
         }
         self.wait(channel.signal(), timeout)?;
         Ok(channel.take())
-    }
-
-    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
-        self.check_alive()?;
-        let Channel::Local(channel) = channel else {
-            return Err(VerbsError::OtherContext("completion channel"));
-        };
-        self.command(|state| {
-            let cq = state.engine.create_cq(depth)?;
-            state.channels.insert(cq, Arc::clone(channel));
-            Ok(cq)
-        })
-    }
-
-    fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.resize_cq(cq, depth))
-    }
-
-    fn destroy_cq(&self, cq: Cq) -> Result<(), VerbsError> {
-        self.command(|state| {
-            state.engine.destroy_cq(cq)?;
-            if let Some(channel) = state.channels.remove(&cq) {
-                channel.forget(cq);
-            }
-            Ok(())
-        })
     }
 
     fn poll_cq(&self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
@@ -454,61 +523,6 @@ impl<D: Datapath + Send> Backend for InProc<D> {
 
     fn arm_cq(&self, cq: Cq, notify: Notify) -> Result<bool, VerbsError> {
         self.engine(|engine| engine.req_notify_cq(cq, notify))
-    }
-
-    fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
-        self.engine(|engine| engine.create_srq(pd, attr))
-    }
-
-    fn modify_srq(
-        &self,
-        srq: Srq,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.modify_srq(srq, max_wr, limit))
-    }
-
-    fn query_srq(&self, srq: Srq) -> Option<(SrqAttr, u32)> {
-        let state = self.lock();
-        Some((state.engine.query_srq(srq)?, state.engine.srq_len(srq)?))
-    }
-
-    fn destroy_srq(&self, srq: Srq) -> Result<(), VerbsError> {
-        Ok(self.command(|state| state.engine.destroy_srq(srq))?)
-    }
-
-    fn post_srq_recv(&self, context: u32, srq: Srq, batch: &RecvRecords) -> Result<(), BadWr> {
-        self.post_recvs(context, batch, |engine, wr| engine.post_srq_recv(srq, wr))
-    }
-
-    fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
-        self.engine(|engine| engine.create_qp(init))
-    }
-
-    fn modify_qp(
-        &self,
-        qpn: Qpn,
-        attr: &QpAttr,
-        path: Option<&(AhAttr, Flow)>,
-    ) -> Result<(), VerbsError> {
-        let Some((to, flow)) = path else {
-            return self.engine(|engine| engine.modify_qp(qpn, attr));
-        };
-        let attr = QpAttr {
-            av: Some(self.resolve(to, *flow)?),
-            ..attr.clone()
-        };
-        self.engine(|engine| engine.modify_qp(qpn, &attr))
-    }
-
-    fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError> {
-        let info = self.lock().engine.query_qp(qpn);
-        info.ok_or_else(|| no_qp(qpn))
-    }
-
-    fn destroy_qp(&self, qpn: Qpn) -> Result<(), VerbsError> {
-        Ok(self.command(|state| state.engine.destroy_qp(qpn))?)
     }
 
     fn post_send(&self, context: u32, qpn: Qpn, batch: &SendRecords) -> Result<(), BadWr> {
@@ -526,34 +540,12 @@ impl<D: Datapath + Send> Backend for InProc<D> {
         self.post_recvs(context, batch, |engine, wr| engine.post_recv(qpn, wr))
     }
 
+    fn post_srq_recv(&self, context: u32, srq: Srq, batch: &RecvRecords) -> Result<(), BadWr> {
+        self.post_recvs(context, batch, |engine, wr| engine.post_srq_recv(srq, wr))
+    }
+
     fn sends_posted(&self, qpn: Qpn) -> u32 {
         self.lock().engine.sends_posted(qpn).unwrap_or(0)
-    }
-
-    fn counters(&self, qpn: Qpn) -> Result<Counters, VerbsError> {
-        let counters = self.lock().engine.qp_counters(qpn);
-        counters.ok_or_else(|| no_qp(qpn))
-    }
-
-    fn failure(&self, qpn: Qpn) -> Option<Failure> {
-        self.lock().engine.failure(qpn)
-    }
-
-    fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.attach_mcast(qpn, group))
-    }
-
-    fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.engine(|engine| engine.detach_mcast(qpn, group))
-    }
-
-    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
-        let av = self.resolve(attr, Flow::Datagrams)?;
-        self.engine(|engine| engine.create_ah(pd, &av))
-    }
-
-    fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError> {
-        Ok(self.command(|state| state.engine.destroy_ah(ah))?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Records of batches as work requests of an engine in this process.
 
-use xroce_engine::{Engine, EngineError, UdDest};
+use xroce_api::{EngineError, UdDest};
+use xroce_engine::Engine;
 use xroce_net::datapath::Datapath;
 use xroce_proto::wr::{Data, RecvWr, SendWr};
 use xroce_wire::newtypes::Qpn;

@@ -32,6 +32,7 @@ impl Signal {
     }
 
     /// Down. Look for what it stands for afterwards, or something raised in between is missed.
+    #[cfg(feature = "inproc")]
     pub(crate) fn lower(&self) {
         // The descriptor first: a raise after it finds `up` and writes nothing, but is seen by
         // whoever looks after this call.

@@ -7,7 +7,7 @@ mod recv;
 mod send;
 
 use thiserror::Error;
-use xroce_engine::{Ah, EngineError, UdDest};
+use xroce_api::{Ah, EngineError, UdDest};
 use xroce_proto::wr::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_wire::newtypes::{QKey, Qpn};
 

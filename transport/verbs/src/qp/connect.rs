@@ -1,5 +1,6 @@
 //! From RESET to RTS.
 
+use xroce_api::message::Path;
 use xroce_proto::memory::Access;
 use xroce_proto::qp::{QpAttr, QpState};
 use xroce_proto::recovery::{AdaptiveParams, Reliability};
@@ -103,7 +104,7 @@ impl<S: Service> Qp<S, Init> {
 impl QpInner {
     fn endpoint(&self, sgid_index: u32) -> Result<Endpoint, VerbsError> {
         let backend = self.shared().backend();
-        let gids = backend.gids();
+        let gids = backend.gids()?;
         let entry = gids.iter().find(|(n, _)| *n == sgid_index);
         let (_, entry) = entry.ok_or(EndpointError::NoGid(sgid_index))?;
         let mut endpoint = Endpoint::new(entry.gid, self.qpn, self.psn);
@@ -115,7 +116,7 @@ impl QpInner {
     }
 
     /// RTR attributes that both connected services take, and the way to the peer.
-    fn rtr(&self, peer: &Endpoint, attr: &ConnectAttr) -> (QpAttr, (AhAttr, Flow)) {
+    fn rtr(&self, peer: &Endpoint, attr: &ConnectAttr) -> (QpAttr, Path) {
         let backend = self.shared().backend();
         let ah = AhAttr {
             dgid: peer.gid,
@@ -137,7 +138,7 @@ impl QpInner {
             rq_psn: Some(peer.psn),
             ..QpAttr::state(QpState::Rtr)
         };
-        (rtr, (ah, flow))
+        (rtr, Path { attr: ah, flow })
     }
 
     /// How losses are repaired towards this peer.
@@ -152,15 +153,10 @@ impl QpInner {
     }
 
     /// Both steps, or none.
-    fn bring_up(
-        &self,
-        rtr: &QpAttr,
-        path: Option<&(AhAttr, Flow)>,
-        rts: &QpAttr,
-    ) -> Result<(), VerbsError> {
+    fn bring_up(&self, rtr: &QpAttr, path: Option<Path>, rts: &QpAttr) -> Result<(), VerbsError> {
         let backend = self.shared().backend();
         let again = backend.query_qp(self.qpn)?.attr;
-        backend.modify_qp(self.qpn, rtr, path)?;
+        backend.modify_qp(self.qpn, Box::new(rtr.clone()), path)?;
         self.modify(rts).inspect_err(|_| {
             // Values of the second step were bad: as if nothing had been tried. Receives that
             // were posted are gone.
@@ -207,7 +203,7 @@ impl Qp<Rc, Init> {
             max_rd_atomic: Some(attr.max_rd_atomic),
             ..QpAttr::rts(self.inner.psn)
         };
-        match self.inner.bring_up(&rtr, Some(&path), &rts) {
+        match self.inner.bring_up(&rtr, Some(path), &rts) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Refused::new(self, error)),
         }
@@ -228,7 +224,7 @@ impl Qp<Uc, Init> {
     ) -> Result<Qp<Uc, Ready>, Refused<Self>> {
         let (rtr, path) = self.inner.rtr(peer, attr);
         let rts = QpAttr::rts_unreliable(self.inner.psn);
-        match self.inner.bring_up(&rtr, Some(&path), &rts) {
+        match self.inner.bring_up(&rtr, Some(path), &rts) {
             Ok(()) => Ok(self.into_state()),
             Err(error) => Err(Refused::new(self, error)),
         }

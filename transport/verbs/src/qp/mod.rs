@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use xroce_engine::{AsyncEvent, Failure, Source};
+use xroce_api::{AsyncEvent, Failure, Source};
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::{QpAttr, QpInfo, QpState};
 use xroce_proto::recovery::Reliability;
@@ -54,7 +54,9 @@ impl QpInner {
     }
 
     fn modify(&self, attr: &QpAttr) -> Result<(), VerbsError> {
-        self.shared().backend().modify_qp(self.qpn, attr, None)
+        self.shared()
+            .backend()
+            .modify_qp(self.qpn, Box::new(attr.clone()), None)
     }
 }
 
@@ -138,7 +140,12 @@ impl<S: Service, T: State> Qp<S, T> {
     /// that usually means. `None` while it works, and if the program took it there.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        self.inner.shared().backend().failure(self.inner.qpn)
+        self.inner
+            .shared()
+            .backend()
+            .failure(self.inner.qpn)
+            .ok()
+            .flatten()
     }
 
     /// Sends posted and not completed.

@@ -16,7 +16,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use xroce_net::datapath::{Caps, Datapath, PortStats, Rx, TxMeta};
+use xroce_api::PortStats;
+use xroce_net::datapath::{Caps, Datapath, Rx, TxMeta};
 use xroce_net::sim::{Impairment, PortConfig, SimNet, SimPort};
 use xroce_verbs::{
     Access, Addressing, Completion, ConnectAttr, Connected, Context, Cq, Drive, Gid, GidEntry,

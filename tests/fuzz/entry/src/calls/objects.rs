@@ -1,6 +1,6 @@
 //! Calls on everything but work requests.
 
-use xroce_engine::{EngineError, MwType, Notify, ObjectError, Range, Rereg};
+use xroce_api::{EngineError, MwType, Notify, ObjectError, Range, Rereg};
 use xroce_proto::cc::{CongestionControl, Rate};
 use xroce_proto::memory::{Access, Bind};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};

@@ -1,6 +1,6 @@
 //! Work requests, and what comes of them.
 
-use xroce_engine::{EngineError, Source, UdDest};
+use xroce_api::{EngineError, Source, UdDest};
 use xroce_proto::qp::QpState;
 use xroce_proto::wc::Completion;
 use xroce_proto::wr::{Data, Placement, RecvWr, SendFlags, SendOp, SendWr, Sge};

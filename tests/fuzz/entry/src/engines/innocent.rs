@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use xroce_engine::Mr;
+use xroce_api::Mr;
 use xroce_proto::qp::{QpInit, QpState};
 use xroce_proto::wc::{Completion, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};

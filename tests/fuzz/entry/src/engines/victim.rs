@@ -1,7 +1,7 @@
 //! The attacked queue pairs: their work, commands on them and their memory, and what they may
 //! never do whatever arrives.
 
-use xroce_engine::{Ah, Mr, MwId, MwType, Notify, Rereg, UdDest};
+use xroce_api::{Ah, Mr, MwId, MwType, Notify, Rereg, UdDest};
 use xroce_proto::memory::{Access, Bind, Pd};
 use xroce_proto::qp::{QpAttr, QpInit, QpState, QpType};
 use xroce_proto::srq::SrqAttr;

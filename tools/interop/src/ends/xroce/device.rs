@@ -2,9 +2,9 @@
 //! either.
 
 use anyhow::{Context, Result};
-use xroce_engine::{
-    Ah, AsyncEvent, Engine, EngineError, Failure, Mr, Mw, MwId, MwType, Range, UdDest,
-};
+use xroce_api::message::Path;
+use xroce_api::{Ah, AsyncEvent, EngineError, Failure, Mr, Mw, MwId, MwType, Range, UdDest};
+use xroce_engine::Engine;
 use xroce_net::datapath::Datapath;
 use xroce_net::xdp::XdpPort;
 use xroce_proto::counters::Counters;
@@ -278,7 +278,7 @@ impl Verbs for Daemoned {
     }
 
     fn bind_mw(&mut self, mw: MwId, bind: &Bind) -> Result<RKey> {
-        Ok(self.raw.bind_mw(mw, bind)?)
+        Ok(self.raw.bind_mw(mw, *bind)?)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<Cq> {
@@ -319,7 +319,8 @@ impl Verbs for Daemoned {
 
     fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr, way: Option<&Way>) -> Result<()> {
         let path = way.map(|way| self.asked(way)).transpose()?;
-        Ok(self.raw.modify_qp(qpn, attr, path.as_ref())?)
+        let path = path.map(|(attr, flow)| Path { attr, flow });
+        Ok(self.raw.modify_qp(qpn, Box::new(attr.clone()), path)?)
     }
 
     fn qp_state(&mut self, qpn: Qpn) -> Result<QpState> {
@@ -350,7 +351,7 @@ impl Verbs for Daemoned {
     }
 
     fn failure(&mut self, qpn: Qpn) -> Option<Failure> {
-        self.raw.failure(qpn)
+        self.raw.failure(qpn).ok().flatten()
     }
 
     fn attach_mcast(&mut self, qpn: Qpn, group: Gid) -> Result<()> {

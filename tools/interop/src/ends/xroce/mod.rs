@@ -11,9 +11,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use xroce_api::GidEntry;
 use xroce_engine::{Engine, EngineConfig, PollMode, Poller, clock};
 use xroce_net::addressing::Addressing;
-use xroce_net::gids::GidEntry;
 use xroce_net::neigh;
 use xroce_net::xdp::{XdpConfig, XdpPort};
 use xroce_testnet::Netns;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use xroce_engine::{Ah, Mr as EngineMr, Mw as EngineMw, MwType, Range, Source, UdDest};
+use xroce_api::{Ah, Mr as EngineMr, Mw as EngineMw, MwType, Range, Source, UdDest};
 use xroce_net::neigh;
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::{Access, Bind as BindAttr, Pd};

@@ -6,31 +6,24 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use xroce_abi::send::Destination;
-use xroce_control::reply::{Capacity, CqMade, QpMade, Reason, SrqMade};
-use xroce_control::{Across, Memory, Path, PieceOf, Request, layout};
-use xroce_engine::{
-    Ah, AsyncEvent, EngineError, EngineStats, Failure, Mr, Mw, MwId, MwType, Notify, ObjectError,
-    Range, Rereg, Work,
-};
-use xroce_net::datapath::PortStats;
-use xroce_net::gids::GidEntry;
-use xroce_proto::counters::Counters;
-use xroce_proto::memory::{Access, Bind, Pd};
+use xroce_api::Request;
+use xroce_api::message::{Across, PieceOf};
+#[allow(clippy::wildcard_imports, reason = "what the table of verbs names")]
+use xroce_api::types::*;
+use xroce_api::{AsyncEvent, EngineError, Notify, ObjectError, Work};
+use xroce_control::layout;
 use xroce_proto::qp::rules::PostRules;
-use xroce_proto::qp::{QpAttr, QpInfo, QpInit};
-use xroce_proto::srq::SrqAttr;
 use xroce_proto::time::Instant;
-use xroce_proto::wc::{Completion, Cq, Srq};
+use xroce_proto::wc::Completion;
 use xroce_proto::wr::{Data, PostError, RecvWr, SendWr};
 use xroce_shm::{ARM_AT, AdoptError, Adopted, ArmWord, Consumer, Producer, Race, Region};
-use xroce_wire::newtypes::{Gid, LKey, PKey, Qpn, RKey, Va};
-use xroce_wire::path::{AhAttr, Flow};
+use xroce_wire::newtypes::Va;
 
 use super::cq::{RemoteChannel, RemoteCq, Ring};
 use super::queue::{RemoteQp, RemoteSrq};
 use super::session::Doorbell;
 use super::{QpSeat, Remote, end_of, find, map, odd, write};
-use crate::backend::{Backend, Fixed, Motion, no_qp};
+use crate::backend::{Backend, Fixed, Motion, Verbs};
 use crate::batch::{BadWr, Part, RecvRecords, SendRecords, To, WrError};
 use crate::channel::Channel;
 use crate::error::VerbsError;
@@ -74,10 +67,6 @@ fn fds_of(shared: Option<&Adopted>) -> Vec<BorrowedFd<'_>> {
 }
 
 impl Remote {
-    fn end_of_life(&self, request: &Request) -> Result<(), VerbsError> {
-        self.gate.end_of_life(request)
-    }
-
     fn cq_ring(&self, fds: Vec<OwnedFd>, capacity: Capacity) -> Result<Ring, VerbsError> {
         let gate = &self.gate;
         let geometry = layout::cq(capacity).map_err(|e| odd(gate, e))?;
@@ -149,6 +138,171 @@ fn bad_recv(batch: &RecvRecords, (index, error): (usize, WrError)) -> BadWr {
     BadWr::new(index, wr_id, error)
 }
 
+/// The verbs for which memory or descriptors travel, or something is remembered here.
+impl Remote {
+    fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
+        let (shared, memory) = share(range)?;
+        let request = Request::RegMr { pd, access, memory };
+        let (mr, _) = self.gate.call_with(&request, &fds_of(shared.as_ref()))?;
+        Ok(mr)
+    }
+
+    fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
+        let shared = change.range.as_ref().map(share).transpose()?;
+        let (shared, memory) = shared.unzip();
+        let request = Request::ReregMr {
+            lkey,
+            pd: change.pd,
+            access: change.access,
+            memory,
+        };
+        let fds = fds_of(shared.as_ref().and_then(Option::as_ref));
+        let (mr, _) = self.gate.call_with(&request, &fds)?;
+        Ok(mr)
+    }
+
+    fn create_channel(&self) -> Result<Channel, VerbsError> {
+        let (number, fds) = self.gate.call_with(&Request::CreateChannel, &[])?;
+        let came = <[OwnedFd; 1]>::try_from(fds);
+        let [pipe] = came.map_err(|fds| odd(&self.gate, fds.len()))?;
+        let channel = RemoteChannel::new(number, pipe, Arc::clone(&self.gate));
+        Ok(Channel::Remote(Arc::new(channel)))
+    }
+
+    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
+        let channel = channel.remote()?;
+        let number = channel.number;
+        let request = Request::CreateCq {
+            depth,
+            channel: number,
+        };
+        let (made, fds): (CqMade, _) = self.gate.call_with(&request, &[])?;
+        let ring = self.cq_ring(fds, made.ring)?;
+        let queue = Arc::new(RemoteCq::new(made.cq, ring));
+        channel.add(&queue);
+        write(&self.cqs).insert(made.cq, (queue, Arc::clone(channel)));
+        Ok(made.cq)
+    }
+
+    fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
+        let request = Request::ResizeCq { cq, depth };
+        let (capacity, fds): (Capacity, _) = self.gate.call_with(&request, &[])?;
+        let ring = self.cq_ring(fds, capacity)?;
+        if let Some((queue, _)) = find(&self.cqs, &cq) {
+            queue.resize(ring);
+        }
+        Ok(())
+    }
+
+    fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
+        let request = Request::CreateSrq { pd, attr: *attr };
+        let (made, fds): (SrqMade, _) = self.gate.call_with(&request, &[])?;
+        let (ring, _) = self.work_rings(fds, made.ring, None)?;
+        let bell = Doorbell::new(&self.session, made.number);
+        let srq = Arc::new(RemoteSrq::new(bell, ring, *attr));
+        write(&self.srqs).insert(made.srq, srq);
+        Ok(made.srq)
+    }
+
+    fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
+        let request = Request::CreateQp { init: *init };
+        let (made, fds): (QpMade, _) = self.gate.call_with(&request, &[])?;
+        let (send, recv) = self.work_rings(fds, made.send, made.recv)?;
+        let bell = Doorbell::new(&self.session, made.number);
+        let rules = PostRules::new(init, self.fixed.path_mtu);
+        let srq = init.srq.and_then(|srq| find(&self.srqs, &srq));
+        let seat = QpSeat {
+            qp: Arc::new(RemoteQp::new(made.qpn, bell, rules, send, recv, srq)),
+            pd: init.pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+        };
+        write(&self.qps).insert(made.qpn, Arc::new(seat));
+        Ok(made.qpn)
+    }
+
+    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
+        let ah = self.gate.call(&Request::CreateAh { pd, attr: *attr })?;
+        write(&self.ahs).insert(ah, pd);
+        Ok(ah)
+    }
+
+    /// Follows what a request has changed.
+    fn follow(&self, request: &Request) {
+        match request {
+            Request::ModifySrq { srq, max_wr, .. } => {
+                if let Some(srq) = find(&self.srqs, srq) {
+                    srq.note(*max_wr);
+                }
+            }
+            Request::ModifyQp { qpn, attr, .. } => {
+                if let Some(seat) = find(&self.qps, qpn) {
+                    seat.qp.note(attr);
+                }
+            }
+            Request::DestroyCq { cq } => {
+                if let Some((_, channel)) = write(&self.cqs).remove(cq) {
+                    channel.remove(*cq);
+                }
+            }
+            Request::DestroySrq { srq } => drop(write(&self.srqs).remove(srq)),
+            Request::DestroyQp { qpn } => {
+                write(&self.qps).remove(qpn);
+                self.qps_gone.fetch_add(1, Ordering::Release);
+            }
+            Request::DestroyAh { ah } => drop(write(&self.ahs).remove(ah)),
+            _ => {}
+        }
+    }
+}
+
+/// Every verb as a request of the same name. Those that carry something are above.
+macro_rules! verbs_by_message {
+    (
+        calls { $(
+            $(#[$call_doc:meta])*
+            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
+        )* }
+        ends { $(
+            $(#[$end_doc:meta])*
+            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
+        )* }
+        carries { $(
+            $(#[$carry_doc:meta])*
+            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
+                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
+        )* }
+        $($rest:tt)*
+    ) => {
+        impl Verbs for Remote {
+            $(
+                fn $call(&self, $($($call_arg: $call_type),*)?) -> Result<$call_answer, VerbsError> {
+                    let request = Request::$Call $({ $($call_arg),* })?;
+                    let answer = self.gate.call(&request)?;
+                    self.follow(&request);
+                    Ok(answer)
+                }
+            )*
+            $(
+                fn $end(&self, $($end_arg: $end_type),*) -> Result<$end_answer, VerbsError> {
+                    let request = Request::$End { $($end_arg),* };
+                    self.gate.end_of_life(&request)?;
+                    self.follow(&request);
+                    Ok(())
+                }
+            )*
+            $(
+                fn $carry(&self, $($own_arg: $own_type),*) -> Result<$own_answer, VerbsError> {
+                    // The method of that name above.
+                    Self::$carry(self, $($own_arg),*)
+                }
+            )*
+        }
+    };
+}
+
+xroce_api::verbs!(verbs_by_message);
+
 impl Backend for Remote {
     fn fixed(&self) -> &Fixed {
         &self.fixed
@@ -175,26 +329,6 @@ impl Backend for Remote {
         }
     }
 
-    fn gids(&self) -> Vec<(u32, GidEntry)> {
-        self.gate.call(&Request::Gids).unwrap_or_default()
-    }
-
-    fn is_up(&self) -> bool {
-        self.gate.call(&Request::Up).unwrap_or(false)
-    }
-
-    fn pkey(&self, index: u16) -> Option<PKey> {
-        self.gate.call(&Request::PKey { index }).ok().flatten()
-    }
-
-    fn set_pkey(&self, index: u16, pkey: PKey) -> Result<(), VerbsError> {
-        self.gate.call(&Request::SetPKey { index, pkey })
-    }
-
-    fn stats(&self) -> (EngineStats, PortStats) {
-        self.gate.call(&Request::Stats).unwrap_or_default()
-    }
-
     fn poll_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
         self.take_event()
     }
@@ -215,65 +349,8 @@ impl Backend for Remote {
         self.event_pipe.as_fd()
     }
 
-    fn alloc_pd(&self) -> Result<Pd, VerbsError> {
-        self.gate.call(&Request::AllocPd)
-    }
-
-    fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
-        let (shared, memory) = share(range)?;
-        let request = Request::RegMr { pd, access, memory };
-        let (mr, _) = self.gate.call_with(&request, &fds_of(shared.as_ref()))?;
-        Ok(mr)
-    }
-
-    fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
-        let shared = change.range.as_ref().map(share).transpose()?;
-        let (shared, memory) = shared.unzip();
-        let request = Request::ReregMr {
-            lkey,
-            pd: change.pd,
-            access: change.access,
-            memory,
-        };
-        let fds = fds_of(shared.as_ref().and_then(Option::as_ref));
-        let (mr, _) = self.gate.call_with(&request, &fds)?;
-        Ok(mr)
-    }
-
-    fn dereg_mr(&self, lkey: LKey) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DeregMr { lkey })
-    }
-
-    fn abandon_mr(&self, lkey: LKey) {
-        if let Err(error) = self.end_of_life(&Request::AbandonMr { lkey }) {
-            tracing::warn!(%error, "a memory region was not taken back");
-        }
-    }
-
-    fn alloc_mw(&self, pd: Pd, mw_type: MwType) -> Result<Mw, VerbsError> {
-        self.gate.call(&Request::AllocMw { pd, mw_type })
-    }
-
-    fn dealloc_mw(&self, mw: MwId) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DeallocMw { mw })
-    }
-
-    fn bind_mw(&self, mw: MwId, bind: &Bind) -> Result<RKey, VerbsError> {
-        self.gate.call(&Request::BindMw { mw, bind: *bind })
-    }
-
-    fn create_channel(&self) -> Result<Channel, VerbsError> {
-        let (number, fds) = self.gate.call_with(&Request::CreateChannel, &[])?;
-        let came = <[OwnedFd; 1]>::try_from(fds);
-        let [pipe] = came.map_err(|fds| odd(&self.gate, fds.len()))?;
-        let channel = RemoteChannel::new(number, pipe, Arc::clone(&self.gate));
-        Ok(Channel::Remote(Arc::new(channel)))
-    }
-
     fn wait_channel(&self, on: &Channel, timeout: Duration) -> Result<Option<Cq>, VerbsError> {
-        let Channel::Remote(channel) = on else {
-            return Err(VerbsError::OtherContext("completion channel"));
-        };
+        let channel = on.remote()?;
         let end = end_of(timeout);
         loop {
             let broken = self.gate.is_broken();
@@ -289,41 +366,6 @@ impl Backend for Remote {
         }
     }
 
-    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
-        let Channel::Remote(channel) = channel else {
-            return Err(VerbsError::OtherContext("completion channel"));
-        };
-        let number = channel.number;
-        let request = Request::CreateCq {
-            depth,
-            channel: number,
-        };
-        let (made, fds): (CqMade, _) = self.gate.call_with(&request, &[])?;
-        let ring = self.cq_ring(fds, made.ring)?;
-        let queue = Arc::new(RemoteCq::new(made.cq, ring));
-        channel.add(&queue);
-        write(&self.cqs).insert(made.cq, (queue, Arc::clone(channel)));
-        Ok(made.cq)
-    }
-
-    fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
-        let request = Request::ResizeCq { cq, depth };
-        let (capacity, fds): (Capacity, _) = self.gate.call_with(&request, &[])?;
-        let ring = self.cq_ring(fds, capacity)?;
-        if let Some((queue, _)) = find(&self.cqs, &cq) {
-            queue.resize(ring);
-        }
-        Ok(())
-    }
-
-    fn destroy_cq(&self, cq: Cq) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DestroyCq { cq })?;
-        if let Some((_, channel)) = write(&self.cqs).remove(&cq) {
-            channel.remove(cq);
-        }
-        Ok(())
-    }
-
     fn poll_cq(&self, cq: Cq, out: &mut [Completion]) -> Result<usize, VerbsError> {
         self.take_completions(cq, out)
     }
@@ -333,94 +375,6 @@ impl Backend for Remote {
         let waiting = queue.arm(notify).map_err(|e| odd(&self.gate, e))?;
         // Who polls hears of the end.
         Ok(waiting || self.gate.is_broken())
-    }
-
-    fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
-        let request = Request::CreateSrq { pd, attr: *attr };
-        let (made, fds): (SrqMade, _) = self.gate.call_with(&request, &[])?;
-        let (ring, _) = self.work_rings(fds, made.ring, None)?;
-        let bell = Doorbell::new(&self.session, made.number);
-        let srq = Arc::new(RemoteSrq::new(bell, ring, *attr));
-        write(&self.srqs).insert(made.srq, srq);
-        Ok(made.srq)
-    }
-
-    fn modify_srq(
-        &self,
-        srq: Srq,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<(), VerbsError> {
-        let request = Request::ModifySrq { srq, max_wr, limit };
-        self.gate.call::<()>(&request)?;
-        if let Some(srq) = find(&self.srqs, &srq) {
-            srq.note(max_wr);
-        }
-        Ok(())
-    }
-
-    fn query_srq(&self, srq: Srq) -> Option<(SrqAttr, u32)> {
-        self.gate.call(&Request::QuerySrq { srq }).ok()
-    }
-
-    fn destroy_srq(&self, srq: Srq) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DestroySrq { srq })?;
-        write(&self.srqs).remove(&srq);
-        Ok(())
-    }
-
-    fn post_srq_recv(&self, context: u32, srq: Srq, batch: &RecvRecords) -> Result<(), BadWr> {
-        let gone = || WrError::Engine(ObjectError::NoSrq(srq).into());
-        let found = find(&self.srqs, &srq).ok_or_else(gone);
-        let found = self.check_postable().and(found);
-        let queue = found.map_err(|error| bad_recv(batch, (0, error)))?;
-        let posted = queue.post(receives(context, batch));
-        posted.map_err(|bad| bad_recv(batch, bad))
-    }
-
-    fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
-        let request = Request::CreateQp { init: *init };
-        let (made, fds): (QpMade, _) = self.gate.call_with(&request, &[])?;
-        let (send, recv) = self.work_rings(fds, made.send, made.recv)?;
-        let bell = Doorbell::new(&self.session, made.number);
-        let rules = PostRules::new(init, self.fixed.path_mtu);
-        let srq = init.srq.and_then(|srq| find(&self.srqs, &srq));
-        let seat = QpSeat {
-            qp: Arc::new(RemoteQp::new(made.qpn, bell, rules, send, recv, srq)),
-            pd: init.pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-        };
-        write(&self.qps).insert(made.qpn, Arc::new(seat));
-        Ok(made.qpn)
-    }
-
-    fn modify_qp(
-        &self,
-        qpn: Qpn,
-        attr: &QpAttr,
-        path: Option<&(AhAttr, Flow)>,
-    ) -> Result<(), VerbsError> {
-        let seat = self.seat(qpn)?;
-        let path = path.map(|&(attr, flow)| Path { attr, flow });
-        self.gate.call::<()>(&Request::ModifyQp {
-            qpn,
-            attr: Box::new(attr.clone()),
-            path,
-        })?;
-        seat.qp.note(attr);
-        Ok(())
-    }
-
-    fn query_qp(&self, qpn: Qpn) -> Result<QpInfo, VerbsError> {
-        self.gate.call(&Request::QueryQp { qpn })
-    }
-
-    fn destroy_qp(&self, qpn: Qpn) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DestroyQp { qpn })?;
-        write(&self.qps).remove(&qpn);
-        self.qps_gone.fetch_add(1, Ordering::Release);
-        Ok(())
     }
 
     fn post_send(&self, context: u32, qpn: Qpn, batch: &SendRecords) -> Result<(), BadWr> {
@@ -459,39 +413,16 @@ impl Backend for Remote {
         posted.map_err(|bad| bad_recv(batch, bad))
     }
 
+    fn post_srq_recv(&self, context: u32, srq: Srq, batch: &RecvRecords) -> Result<(), BadWr> {
+        let gone = || WrError::Engine(ObjectError::NoSrq(srq).into());
+        let found = find(&self.srqs, &srq).ok_or_else(gone);
+        let found = self.check_postable().and(found);
+        let queue = found.map_err(|error| bad_recv(batch, (0, error)))?;
+        let posted = queue.post(receives(context, batch));
+        posted.map_err(|bad| bad_recv(batch, bad))
+    }
+
     fn sends_posted(&self, qpn: Qpn) -> u32 {
         self.seat(qpn).map_or(0, |seat| seat.qp.sends_posted())
-    }
-
-    fn counters(&self, qpn: Qpn) -> Result<Counters, VerbsError> {
-        let counters = self.gate.call(&Request::Counters { qpn });
-        counters.map_err(|error| match error {
-            VerbsError::Daemon(refusal) if refusal.reason == Reason::NotFound => no_qp(qpn),
-            other => other,
-        })
-    }
-
-    fn failure(&self, qpn: Qpn) -> Option<Failure> {
-        self.gate.call(&Request::Failure { qpn }).ok().flatten()
-    }
-
-    fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.gate.call(&Request::AttachMcast { qpn, group })
-    }
-
-    fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), VerbsError> {
-        self.gate.call(&Request::DetachMcast { qpn, group })
-    }
-
-    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
-        let ah = self.gate.call(&Request::CreateAh { pd, attr: *attr })?;
-        write(&self.ahs).insert(ah, pd);
-        Ok(ah)
-    }
-
-    fn destroy_ah(&self, ah: Ah) -> Result<(), VerbsError> {
-        self.end_of_life(&Request::DestroyAh { ah })?;
-        write(&self.ahs).remove(&ah);
-        Ok(())
     }
 }

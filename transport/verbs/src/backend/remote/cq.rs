@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xroce_abi::completion;
-use xroce_control::Request;
-use xroce_engine::Notify;
+use xroce_api::Notify;
+use xroce_api::Request;
 use xroce_proto::wc::{Completion, Cq};
 use xroce_shm::{Arm, ArmWord, Consumer};
 

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use serde::de::DeserializeOwned;
-use xroce_control::Request;
-use xroce_control::reply::Farewell;
+use xroce_api::Request;
+use xroce_api::message::Farewell;
 use xroce_control::socket::{self, Answer, Kind, Message, MessageError};
 
 use crate::backend::Signal;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use xroce_abi::{BadEntry, ENTRY, recv, send};
-use xroce_engine::clock;
+use xroce_api::clock;
 use xroce_proto::qp::QpAttr;
 use xroce_proto::qp::rules::{self, PostRules};
 use xroce_proto::srq::SrqAttr;

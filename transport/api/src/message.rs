@@ -1,13 +1,58 @@
-//! What the daemon answers.
+//! What travels with a request to the daemon and with its answer.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use xroce_engine::EngineStats;
-use xroce_net::datapath::PortStats;
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::{Gauges, QpState, QpType};
 use xroce_proto::wc::{Cq, Srq};
-use xroce_wire::newtypes::{Gid, PathMtu, Qpn};
+use xroce_wire::newtypes::{Gid, PathMtu, Qpn, Va};
+use xroce_wire::path::{AhAttr, Flow};
+
+use crate::stats::{EngineStats, PortStats};
+
+/// A part of a memfd that comes with the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PieceOf {
+    /// Where it begins in the file, bytes; whole pages.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub len: u64,
+}
+
+/// Memory to register: parts of memfds, one after the other.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Memory {
+    /// The parts, of one descriptor each, in the order of the descriptors.
+    pub pieces: Vec<PieceOf>,
+    /// Where the memory begins in the first part, bytes.
+    pub lead: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Address of its first byte under the keys.
+    pub iova: Va,
+    /// Instead of parts: the memory stays where it is, and is read and written by system calls.
+    #[serde(default)]
+    pub across: Option<Across>,
+}
+
+/// Memory that cannot be shared.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Across {
+    /// Address of its first byte in the process.
+    pub address: Va,
+    /// Why it cannot, for people.
+    pub why: String,
+}
+
+/// Where packets of a queue pair go. The daemon resolves it, so that no process can make up
+/// addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Path {
+    /// The peer and how to reach it.
+    pub attr: AhAttr,
+    /// For the UDP source port.
+    pub flow: Flow,
+}
 
 /// What kind of no it is, for who maps it to an `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -28,11 +73,32 @@ pub enum Reason {
     Unreachable,
     /// The device is broken (`EIO`).
     Device,
+    /// This daemon is older than the request (`EOPNOTSUPP`).
+    Unsupported,
+    /// A reason that this side is too old to know (`EIO`); the text tells.
+    #[serde(other)]
+    Other,
+}
+
+impl Reason {
+    /// The same as an `errno` of Linux.
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Denied => 1,
+            Self::NotFound => 2,
+            Self::Device | Self::Other => 5,
+            Self::Limit => 12,
+            Self::Busy => 16,
+            Self::Invalid => 22,
+            Self::Unsupported => 95,
+            Self::Unreachable => 113,
+        }
+    }
 }
 
 /// The answer is no; nothing changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
-#[serde(deny_unknown_fields)]
 #[error("{text}")]
 pub struct Refusal {
     /// What kind.
@@ -52,7 +118,6 @@ impl Refusal {
 
 /// Why the daemon hangs up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Farewell {
     /// For people.
     pub text: String,
@@ -60,7 +125,6 @@ pub struct Farewell {
 
 /// Who answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Welcome {
     /// Release of the daemon.
     pub release: String,
@@ -72,7 +136,6 @@ pub struct Welcome {
 
 /// A device, and where things are in the memory of the session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Opened {
     /// Name of the device.
     pub device: String,
@@ -90,7 +153,7 @@ pub struct Opened {
 
 /// What one process may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Limits {
     /// Queue pairs.
     pub qps: u32,
@@ -136,7 +199,6 @@ impl Default for Limits {
 
 /// A completion queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct CqMade {
     /// Its handle.
     pub cq: Cq,
@@ -150,7 +212,6 @@ pub struct Capacity(pub u32);
 
 /// A shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SrqMade {
     /// Its handle.
     pub srq: Srq,
@@ -163,7 +224,6 @@ pub struct SrqMade {
 /// A queue pair. The ring of receives lies behind that of sends; with a shared receive queue there
 /// is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct QpMade {
     /// Its number.
     pub qpn: Qpn,
@@ -177,7 +237,6 @@ pub struct QpMade {
 
 /// A process that is attached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SessionReport {
     /// Number.
     pub session: u32,
@@ -204,7 +263,6 @@ pub struct SessionReport {
 
 /// A queue pair in a report.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct QpReport {
     /// Session that has it.
     pub session: u32,
@@ -229,7 +287,6 @@ pub struct QpReport {
 
 /// A device in a report.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct DeviceReport {
     /// Name.
     pub device: String,
@@ -257,7 +314,6 @@ pub struct DeviceReport {
 
 /// What the daemon has and does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Report {
     /// Release.
     pub release: String,
@@ -273,7 +329,6 @@ pub struct Report {
 
 /// A part of a listing, in order.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Page<T> {
     /// What is in it.
     pub items: Vec<T>,
@@ -289,4 +344,80 @@ impl<T> Page<T> {
         items.truncate(most);
         Self { items, more }
     }
+}
+
+/// Bytes kept of a captured frame, at most; the longest frame of a port is shorter.
+pub const SNAPLEN_MAX: u32 = 1 << 16;
+
+/// The way of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Received.
+    In,
+    /// Sent.
+    Out,
+}
+
+/// Which frames are captured, and how much of them. What is not set lets everything pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CaptureSpec {
+    /// Only packets that this queue pair sends or receives, be it here or at the peer.
+    pub qp: Option<Qpn>,
+    /// Only packets from or to this address.
+    pub peer: Option<Gid>,
+    /// Only packets of one way.
+    pub direction: Option<Direction>,
+    /// Only what has to do with losses and errors: NAKs, RNR NAKs, selective acknowledgements,
+    /// congestion notifications, requests that were sent before, and what is no RoCE packet.
+    pub errors: bool,
+    /// One frame of so many that pass the filters; not 0.
+    pub sample: u32,
+    /// Bytes kept of a frame, from 1 to [`SNAPLEN_MAX`].
+    pub snaplen: u32,
+    /// Entries of the ring, from 512 to the largest ring; rounded up to a power of two.
+    pub entries: u32,
+}
+
+impl Default for CaptureSpec {
+    /// Everything, whole, in a ring of 16 MiB.
+    fn default() -> Self {
+        Self {
+            qp: None,
+            peer: None,
+            direction: None,
+            errors: false,
+            sample: 1,
+            snaplen: SNAPLEN_MAX,
+            entries: 1 << 16,
+        }
+    }
+}
+
+/// A capture has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CaptureMade {
+    /// Its ring.
+    pub ring: Capacity,
+    /// Frames begin with an Ethernet header; otherwise with the BTH, and records say what the
+    /// socket told.
+    pub ethernet: bool,
+}
+
+/// What a capture has counted. Every frame that passed is in exactly one of the others.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CaptureStats {
+    /// Frames that passed the device.
+    pub seen: u64,
+    /// Frames that the filters left out.
+    pub filtered: u64,
+    /// Frames that the sampling left out.
+    pub unsampled: u64,
+    /// Frames in the ring, whole or cut.
+    pub captured: u64,
+    /// Frames for which the ring had no room.
+    pub dropped: u64,
+    /// The ring is of no more use, and why: its reader wrote into it what cannot be. Frames that
+    /// pass afterwards are among the dropped ones.
+    pub broken: Option<String>,
 }

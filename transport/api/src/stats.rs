@@ -1,6 +1,6 @@
-//! Counters of an engine, for what belongs to no queue pair.
+//! Counters of an engine and of its port, for what belongs to no queue pair.
 
-use xroce_net::datapath::PortStats;
+use serde::{Deserialize, Serialize};
 use xroce_proto::counters;
 use xroce_proto::counters::CounterInfo;
 
@@ -33,6 +33,35 @@ counters! {
         /// Asynchronous events that found their queue full.
         pub events_lost: events,
     }
+}
+
+/// Counters of a port since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Frames handed to the engine.
+    pub rx_frames: u64,
+    /// Bytes handed to the engine.
+    pub rx_bytes: u64,
+    /// Frames committed.
+    pub tx_frames: u64,
+    /// Bytes committed.
+    pub tx_bytes: u64,
+    /// Frames the kernel or the ring dropped on receipt, as far as it tells.
+    pub rx_dropped: u64,
+    /// Frames that could not be sent (the kernel refused them).
+    pub tx_dropped: u64,
+    /// Times `tx_begin` had no free frame.
+    pub tx_full: u64,
+    /// System calls made by `rx_burst`, `tx_flush` and `wait`.
+    pub syscalls: u64,
+    /// RoCE datagrams to this host that came in IP fragments. AF_XDP leaves them to the kernel, so
+    /// that the port never has them; counted for all ports of the interface together. The UDP
+    /// backend gets them reassembled and cannot count them here: over IPv6 they are packets like
+    /// any other, over IPv4 they fail the ICRC check, which covers the DF bit that they lack.
+    pub rx_fragmented: u64,
+    /// RoCE frames to this host on a queue of the interface that has no port: AF_XDP leaves them
+    /// to the kernel; counted for all ports of the interface together.
+    pub rx_other_queue: u64,
 }
 
 macro_rules! port_table {
@@ -75,4 +104,23 @@ port_table! {
     syscalls: calls "System calls for receiving, sending and waiting.",
     rx_fragmented: packets "RoCE datagrams that came in IP fragments: AF_XDP leaves them to the kernel.",
     rx_other_queue: packets "RoCE frames on a queue without a port: AF_XDP leaves them to the kernel.",
+}
+
+/// What one poll did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Work {
+    /// Frames received.
+    pub rx: usize,
+    /// Frames sent.
+    pub tx: usize,
+    /// Timers that fired.
+    pub timers: usize,
+}
+
+impl Work {
+    /// Nothing came, nothing went.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.rx == 0 && self.tx == 0 && self.timers == 0
+    }
 }

@@ -3,14 +3,13 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use xroce_net::icmp::{IcmpError, Reason};
 use xroce_proto::counters::Counters;
 use xroce_proto::qp::Arrival;
 use xroce_proto::qp::report::FailureReport;
 use xroce_proto::wc::WcStatus;
 use xroce_wire::newtypes::{Gid, PathMtu};
 
-use crate::paths::IcmpSeen;
+use crate::icmp::{IcmpError, IcmpReason, IcmpSeen};
 
 /// A failed QP: its own report, and what was seen below it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -255,11 +254,11 @@ impl Failure {
                 path_mtu,
                 link: Some(mtu),
             },
-            (None, Reason::TooLong { .. }) => Cause::PathMtu {
+            (None, IcmpReason::TooLong { .. }) => Cause::PathMtu {
                 path_mtu,
                 link: None,
             },
-            (None, Reason::HopLimit) => Cause::HopLimit(self.report.hop_limit),
+            (None, IcmpReason::HopLimit) => Cause::HopLimit(self.report.hop_limit),
             _ => Cause::Undeliverable(error),
         })
     }
