@@ -166,10 +166,10 @@ impl<D: Datapath> Server<D> {
             owners: &self.owners,
             srq_owners: &self.srq_owners,
             scratch: &mut self.scratch,
-            wrong: None,
+            wrong: Vec::new(),
         };
         let polled = self.engine.poll_with(now, &mut rings);
-        if let Some((id, wrong)) = rings.wrong {
+        for (id, wrong) in rings.wrong {
             self.expel(id, wrong);
         }
         polled

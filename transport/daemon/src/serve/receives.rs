@@ -23,8 +23,8 @@ pub(super) struct Rings<'a> {
     pub(super) owners: &'a HashMap<Qpn, Owner>,
     pub(super) srq_owners: &'a HashMap<Srq, Owner>,
     pub(super) scratch: &'a mut post::Scratch,
-    /// The first process that wrote nonsense, and what is wrong with it.
-    pub(super) wrong: Option<(ClientId, post::Wrong)>,
+    /// Processes that wrote nonsense, and what is wrong with it.
+    pub(super) wrong: Vec<(ClientId, post::Wrong)>,
 }
 
 impl LateReceives for Rings<'_> {
@@ -47,7 +47,7 @@ impl LateReceives for Rings<'_> {
         match post::take_receives(posts, ring, target, budget, self.scratch) {
             // What is left stays listed.
             Ok((count, _)) => client.posted += u64::from(count),
-            Err(wrong) => self.wrong = Some((id, wrong)),
+            Err(wrong) => self.wrong.push((id, wrong)),
         }
     }
 }
