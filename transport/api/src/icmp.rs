@@ -51,8 +51,8 @@ pub struct IcmpError {
     pub dst: IpAddr,
     /// Its UDP source port.
     pub src_port: u16,
-    /// Its destination queue pair, if the message quotes so much of it. Routers may quote no more
-    /// than the UDP header (RFC 792).
+    /// Its destination queue pair. `None` if the message quotes the packet only up to the UDP
+    /// header, as routers may (RFC 792).
     pub dest_qpn: Option<Qpn>,
     /// What is the matter.
     pub reason: IcmpReason,

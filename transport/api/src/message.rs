@@ -371,7 +371,7 @@ pub struct CaptureSpec {
     /// Only what has to do with losses and errors: NAKs, RNR NAKs, selective acknowledgements,
     /// congestion notifications, requests that were sent before, and what is no RoCE packet.
     pub errors: bool,
-    /// One frame of so many that pass the filters; not 0.
+    /// Every how many-th frame that passes the filters is captured; 1: each. 0 is refused.
     pub sample: u32,
     /// Bytes kept of a frame, from 1 to [`SNAPLEN_MAX`].
     pub snaplen: u32,

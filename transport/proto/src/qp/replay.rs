@@ -117,15 +117,15 @@ pub(super) struct Response {
 }
 
 /// Ring of [`ReadJob`]s.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Replay {
     /// Made for the first request: most queue pairs of many are never asked.
     jobs: Box<[Option<ReadJob>]>,
     limit: u8,
     /// Slot the next request goes to: the oldest.
     next_slot: u8,
-    /// Slot of the oldest entry that is to be answered, or [`NO_SLOT`].
-    first_pending: u8,
+    /// Slot of the oldest entry that is to be answered.
+    first_pending: Option<u8>,
     pending: u32,
     /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
     repeats: VecDeque<ReadJob>,
@@ -151,23 +151,6 @@ pub(super) struct Unanswered {
 /// Parts of READs asked for again that wait for their answer, at most; more are dropped as if
 /// their requests had got lost.
 const REPEATS_MAX: usize = 64;
-
-/// There are at most 255 slots.
-const NO_SLOT: u8 = u8::MAX;
-
-impl Default for Replay {
-    fn default() -> Self {
-        Self {
-            jobs: Box::default(),
-            limit: 0,
-            next_slot: 0,
-            first_pending: NO_SLOT,
-            pending: 0,
-            repeats: VecDeque::new(),
-            flushes: Flushes::default(),
-        }
-    }
-}
 
 impl Replay {
     /// READs and atomics at once, at most, from now on. What was accepted stays, and can be
@@ -196,7 +179,7 @@ impl Replay {
     /// Owes nothing any more.
     pub(super) fn clear(&mut self) {
         self.jobs.fill(None);
-        self.first_pending = NO_SLOT;
+        self.first_pending = None;
         self.pending = 0;
         self.repeats.clear();
         self.flushes.clear();
@@ -255,10 +238,10 @@ impl Replay {
             let next = usize::from(taken) + 1;
             // There are as many slots as some limit.
             self.next_slot = if next < self.jobs.len() { taken + 1 } else { 0 };
-            if self.first_pending == NO_SLOT {
-                self.first_pending = taken;
-            } else if self.first_pending == taken {
-                self.find_first_pending();
+            match self.first_pending {
+                None => self.first_pending = Some(taken),
+                Some(first) if first == taken => self.find_first_pending(),
+                Some(_) => {}
             }
         }
     }
@@ -541,10 +524,7 @@ impl Replay {
         if !self.repeats.is_empty() {
             return Some(Turn::Repeat);
         }
-        let slot = match self.first_pending {
-            NO_SLOT => None,
-            slot => Some(usize::from(slot)),
-        };
+        let slot = self.first_pending.map(usize::from);
         if self.flushes.pending() == 0 {
             return slot.map(Turn::Job);
         }
@@ -557,7 +537,8 @@ impl Replay {
     /// After any change of what is pending that is not the end of the oldest.
     fn find_first_pending(&mut self) {
         let slot = self.oldest_pending(|_| true);
-        self.first_pending = slot_number(slot);
+        // There are at most 255 slots.
+        self.first_pending = slot.and_then(|slot| u8::try_from(slot).ok());
     }
 
     /// The oldest pending entry has been answered: the next one is among those that are newer.
@@ -565,11 +546,11 @@ impl Replay {
     fn pass_over(&mut self, slot: usize) {
         let newest = self.oldest().checked_sub(1).unwrap_or(self.jobs.len() - 1);
         let mut at = slot;
-        self.first_pending = NO_SLOT;
+        self.first_pending = None;
         while at != newest {
             at = if at + 1 < self.jobs.len() { at + 1 } else { 0 };
             if self.jobs[at].is_some_and(|job| job.is_pending()) {
-                self.first_pending = slot_number(Some(at));
+                self.first_pending = u8::try_from(at).ok();
                 return;
             }
         }
@@ -581,9 +562,4 @@ impl Replay {
             .map(|i| (self.oldest() + i) % n)
             .find(|&slot| self.jobs[slot].is_some_and(|job| job.is_pending() && counts(&job)))
     }
-}
-
-fn slot_number(slot: Option<usize>) -> u8 {
-    slot.and_then(|slot| u8::try_from(slot).ok())
-        .unwrap_or(NO_SLOT)
 }

@@ -76,9 +76,9 @@ impl Qp {
         !is_read || self.tx.send_packet == 0 || in_flight == 0
     }
 
-    /// Responses to ask for with a READ of which so many are still to come. While losses come in
-    /// step, one that got lost is asked for alone, and the rest when it has come: a READ as long as
-    /// the period would lose the same one every time.
+    /// How many responses of a READ to ask for, from `packet` on: all that are still to come. While
+    /// losses come in step, the one that got lost is asked for alone, and the rest when it has come.
+    /// Otherwise a READ as long as the period would lose the same one every time.
     #[inline]
     fn read_psns(&self, wqe: &Wqe, packet: u32, resend: bool) -> u32 {
         let rest = wqe.psns - packet;
@@ -178,12 +178,12 @@ impl Qp {
         let packet = self.tx.send_packet;
         let psn = self.tx.next_psn;
         let resend = psn.is_before(self.tx.max_psn);
-        let rest = wqe.psns - packet;
         let psns = if wqe.is_read() {
             self.read_psns(&wqe, packet, resend)
         } else {
             1
         };
+        let is_last = packet + psns == wqe.psns;
         let sent = if wqe.is_read() {
             self.write_read_part(frame, &wqe, packet, psns)
         } else if wqe.is_atomic() || wqe.operation == Operation::Flush {
@@ -196,10 +196,10 @@ impl Qp {
                 if wqe.is_read() && packet != 0 {
                     self.tx.read_start_psn = psn;
                 }
-                if wqe.is_read() && psns != rest {
+                if !is_last {
                     self.cold.recovery.on_parts(wqe.first_psn.add(wqe.psns));
                 }
-                self.on_request_sent(cx.now, !wqe.is_read() || psns == rest, psns, len?, true);
+                self.on_request_sent(cx.now, is_last, psns, len?, true);
                 self.note_sent(cx.now, &wqe, packet, psn, resend, true);
                 len
             }

@@ -31,11 +31,11 @@ const ALIKE_MAX: u8 = 4;
 /// Losses after less than a third of what is in flight, after which less is sent at once: each
 /// costs several times what was gained since the one before.
 const SHORT_MAX: u8 = 6;
-/// Weights of a loss that only the ACK timer told, and of so many that they are in step with the
-/// ends of windows. A loss that a NAK told weighs 1 against it.
+/// Weight of a loss that only the ACK timer told. A loss that a NAK told takes 1 away.
 const SILENT_LOSS: u8 = 8;
+/// From this weight on, losses count as in step with the ends of windows.
 const SILENCE_MAX: u8 = 16;
-/// The same as [`BURSTS`] after those.
+/// Bursts that have to arrive without a loss after losses in step with the ends of windows.
 const MANY_BURSTS: u32 = 64;
 /// Bursts that have to arrive without a loss before the burst doubles.
 const BURSTS: u32 = 3;
@@ -74,9 +74,9 @@ pub struct GoBackN {
     /// The burst is without limit for once: it shrinks again when something moves.
     for_once: bool,
     /// The latest PSN whose response got lost, as a response from beyond it told.
-    pub(super) answer_beyond: Option<Psn>,
+    answer_beyond: Option<Psn>,
     /// READs that were asked for in parts end before this PSN.
-    pub(super) parts_before: Option<Psn>,
+    parts_before: Option<Psn>,
 }
 
 impl Default for GoBackN {
@@ -167,6 +167,14 @@ impl GoBackN {
 
     pub(super) const fn is_at_loss(&self) -> bool {
         self.at_loss
+    }
+
+    pub(super) fn has_answer_beyond(&self, psn: Psn) -> bool {
+        self.answer_beyond == Some(psn)
+    }
+
+    pub(super) fn is_in_parts(&self, psn: Psn) -> bool {
+        self.parts_before.is_some_and(|end| psn.is_before(end))
     }
 
     /// Parts of a later READ may still be on their way.

@@ -85,23 +85,24 @@ impl LossRecovery {
     }
 }
 
+/// READs whose responses get lost in step.
 impl LossRecovery {
+    fn go_back_n(&self) -> Option<&GoBackN> {
+        match self {
+            Self::GoBackN(state) => state.as_deref(),
+        }
+    }
+
     /// Whether nothing has arrived since it went back.
     #[must_use]
     pub fn is_at_loss(&self) -> bool {
-        match self {
-            Self::GoBackN(Some(r)) => r.is_at_loss(),
-            Self::GoBackN(None) => false,
-        }
+        self.go_back_n().is_some_and(GoBackN::is_at_loss)
     }
 
     /// Whether a response from beyond `psn` has told that the one at `psn` got lost.
     #[must_use]
     pub fn has_answer_beyond(&self, psn: Psn) -> bool {
-        match self {
-            Self::GoBackN(Some(r)) => r.answer_beyond == Some(psn),
-            Self::GoBackN(None) => false,
-        }
+        self.go_back_n().is_some_and(|r| r.has_answer_beyond(psn))
     }
 
     /// A READ that ends before this PSN was asked for again in parts.
@@ -115,10 +116,7 @@ impl LossRecovery {
     /// Whether the response at `psn` may belong to a part of a READ.
     #[must_use]
     pub fn is_in_parts(&self, psn: Psn) -> bool {
-        match self {
-            Self::GoBackN(Some(r)) => r.parts_before.is_some_and(|end| psn.is_before(end)),
-            Self::GoBackN(None) => false,
-        }
+        self.go_back_n().is_some_and(|r| r.is_in_parts(psn))
     }
 }
 
