@@ -65,52 +65,6 @@ impl RawRecvs {
     }
 }
 
-/// The verbs that are alike on every side, from the table.
-macro_rules! plain_calls {
-    (
-        calls { $(
-            $(#[$call_doc:meta])*
-            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
-        )* }
-        ends { $(
-            $(#[$end_doc:meta])*
-            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
-        )* }
-        carries { $(
-            $(#[$carry_doc:meta])*
-            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
-                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
-        )* }
-        $($rest:tt)*
-    ) => {
-        impl RawDevice {
-            $(
-                $(#[$call_doc])*
-                ///
-                /// # Errors
-                /// See [`VerbsError`].
-                pub fn $call(
-                    &self,
-                    $($($call_arg: $call_type),*)?
-                ) -> Result<$call_answer, VerbsError> {
-                    self.backend().$call($($($call_arg),*)?)
-                }
-            )*
-            $(
-                $(#[$end_doc])*
-                ///
-                /// # Errors
-                /// See [`VerbsError`].
-                pub fn $end(&self, $($end_arg: $end_type),*) -> Result<$end_answer, VerbsError> {
-                    self.backend().$end($($end_arg),*)
-                }
-            )*
-        }
-    };
-}
-
-xroce_api::verbs!(plain_calls);
-
 /// Every call is that of verbs whose name is in its description, and fails as that does.
 impl RawDevice {
     /// The device of a context.
@@ -123,7 +77,7 @@ impl RawDevice {
         Ok(Self { shared, channel })
     }
 
-    fn backend(&self) -> &dyn Backend {
+    pub(crate) fn backend(&self) -> &dyn Backend {
         self.shared.backend()
     }
 

@@ -48,7 +48,10 @@ impl<D: Datapath + Send + 'static> Attached<D> {
                     "capture begins"
                 );
                 let ethernet = self.device.ethernet;
-                Carried::with(CaptureMade { ring, ethernet }, vec![file, theirs])
+                Ok(Carried::with(
+                    CaptureMade { ring, ethernet },
+                    vec![file, theirs],
+                ))
             }
             Err((there, _)) => Err(self.captured_already(there)),
         }

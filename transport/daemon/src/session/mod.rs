@@ -65,8 +65,8 @@ pub(super) struct Carried<T> {
 }
 
 impl<T> Carried<T> {
-    fn with(answer: T, fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
-        Ok(Self { answer, fds })
+    fn with(answer: T, fds: Vec<OwnedFd>) -> Self {
+        Self { answer, fds }
     }
 }
 

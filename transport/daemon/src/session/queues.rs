@@ -54,7 +54,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let number = self.objects.next_channel;
         self.objects.next_channel = number.wrapping_add(1);
         self.objects.channels.insert(number, Arc::new(bell));
-        Carried::with(number, vec![theirs])
+        Ok(Carried::with(number, vec![theirs]))
     }
 
     pub(super) fn destroy_channel(&mut self, channel: u32) -> Result<(), Refusal> {
@@ -106,7 +106,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let cq = made.map_err(by_end)??;
         self.objects.cqs.insert(cq, Completes { channel, bytes });
         self.objects.take_queue_bytes(bytes);
-        Carried::with(CqMade { cq, ring }, vec![file])
+        Ok(Carried::with(CqMade { cq, ring }, vec![file]))
     }
 
     /// The engine goes on in a new ring; what is in the old one the process still takes.
@@ -142,7 +142,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let old = old.map_or(0, |cq| std::mem::replace(&mut cq.bytes, bytes));
         self.objects.give_queue_bytes(old);
         self.objects.take_queue_bytes(bytes);
-        Carried::with(ring, vec![file])
+        Ok(Carried::with(ring, vec![file]))
     }
 
     pub(super) fn destroy_cq(&mut self, cq: Cq) -> Result<(), Refusal> {
@@ -193,7 +193,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
         let (srq, number) = made.map_err(by_end)??;
         self.objects.srqs.insert(srq, Queued { number, bytes });
         self.objects.take_queue_bytes(bytes);
-        Carried::with(SrqMade { srq, number, ring }, vec![file])
+        Ok(Carried::with(SrqMade { srq, number, ring }, vec![file]))
     }
 
     pub(super) fn modify_srq(
@@ -321,7 +321,7 @@ impl<D: Datapath + Send + 'static> Attached<D> {
             send,
             recv,
         };
-        Carried::with(made, vec![file])
+        Ok(Carried::with(made, vec![file]))
     }
 
     pub(super) fn modify_qp(

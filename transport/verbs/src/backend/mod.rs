@@ -14,6 +14,7 @@ mod post;
 #[cfg(feature = "daemon")]
 pub(crate) mod remote;
 mod signal;
+mod table;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -32,6 +33,7 @@ use xroce_wire::newtypes::PathMtu;
 #[cfg(feature = "inproc")]
 pub(crate) use driver::Driver;
 pub(crate) use signal::Signal;
+pub(crate) use table::Verbs;
 
 use crate::batch::{BadWr, RecvRecords, SendRecords};
 use crate::channel::Channel;
@@ -66,43 +68,6 @@ pub(crate) enum Motion {
     /// The program polls it, at times of its own.
     Manual,
 }
-
-macro_rules! verbs_of_a_device {
-    (
-        calls { $(
-            $(#[$call_doc:meta])*
-            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
-        )* }
-        ends { $(
-            $(#[$end_doc:meta])*
-            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
-        )* }
-        carries { $(
-            $(#[$carry_doc:meta])*
-            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
-                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
-        )* }
-        $($rest:tt)*
-    ) => {
-        /// The verbs of a device that is open, as in the table.
-        pub(crate) trait Verbs {
-            $(
-                $(#[$call_doc])*
-                fn $call(&self, $($($call_arg: $call_type),*)?) -> Result<$call_answer, VerbsError>;
-            )*
-            $(
-                $(#[$end_doc])*
-                fn $end(&self, $($end_arg: $end_type),*) -> Result<$end_answer, VerbsError>;
-            )*
-            $(
-                $(#[$carry_doc])*
-                fn $carry(&self, $($own_arg: $own_type),*) -> Result<$own_answer, VerbsError>;
-            )*
-        }
-    };
-}
-
-xroce_api::verbs!(verbs_of_a_device);
 
 /// A device that is open: its verbs, and what costs too much to go by a message.
 pub(crate) trait Backend: Verbs + Debug + Send + Sync {

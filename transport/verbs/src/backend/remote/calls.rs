@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use xroce_abi::send::Destination;
 use xroce_api::Request;
 use xroce_api::message::{Across, PieceOf};
@@ -23,7 +24,7 @@ use super::cq::{RemoteChannel, RemoteCq, Ring};
 use super::queue::{RemoteQp, RemoteSrq};
 use super::session::Doorbell;
 use super::{QpSeat, Remote, end_of, find, map, odd, write};
-use crate::backend::{Backend, Fixed, Motion, Verbs};
+use crate::backend::{Backend, Fixed, Motion};
 use crate::batch::{BadWr, Part, RecvRecords, SendRecords, To, WrError};
 use crate::channel::Channel;
 use crate::error::VerbsError;
@@ -140,14 +141,23 @@ fn bad_recv(batch: &RecvRecords, (index, error): (usize, WrError)) -> BadWr {
 
 /// The verbs for which memory or descriptors travel, or something is remembered here.
 impl Remote {
-    fn reg_mr(&self, pd: Pd, range: &Range<'_>, access: Access) -> Result<Mr, VerbsError> {
+    pub(in crate::backend) fn reg_mr(
+        &self,
+        pd: Pd,
+        range: &Range<'_>,
+        access: Access,
+    ) -> Result<Mr, VerbsError> {
         let (shared, memory) = share(range)?;
         let request = Request::RegMr { pd, access, memory };
         let (mr, _) = self.gate.call_with(&request, &fds_of(shared.as_ref()))?;
         Ok(mr)
     }
 
-    fn rereg_mr(&self, lkey: LKey, change: &Rereg<'_>) -> Result<Mr, VerbsError> {
+    pub(in crate::backend) fn rereg_mr(
+        &self,
+        lkey: LKey,
+        change: &Rereg<'_>,
+    ) -> Result<Mr, VerbsError> {
         let shared = change.range.as_ref().map(share).transpose()?;
         let (shared, memory) = shared.unzip();
         let request = Request::ReregMr {
@@ -161,7 +171,7 @@ impl Remote {
         Ok(mr)
     }
 
-    fn create_channel(&self) -> Result<Channel, VerbsError> {
+    pub(in crate::backend) fn create_channel(&self) -> Result<Channel, VerbsError> {
         let (number, fds) = self.gate.call_with(&Request::CreateChannel, &[])?;
         let came = <[OwnedFd; 1]>::try_from(fds);
         let [pipe] = came.map_err(|fds| odd(&self.gate, fds.len()))?;
@@ -169,7 +179,11 @@ impl Remote {
         Ok(Channel::Remote(Arc::new(channel)))
     }
 
-    fn create_cq(&self, depth: u32, channel: &Channel) -> Result<Cq, VerbsError> {
+    pub(in crate::backend) fn create_cq(
+        &self,
+        depth: u32,
+        channel: &Channel,
+    ) -> Result<Cq, VerbsError> {
         let channel = channel.remote()?;
         let number = channel.number;
         let request = Request::CreateCq {
@@ -184,7 +198,7 @@ impl Remote {
         Ok(made.cq)
     }
 
-    fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
+    pub(in crate::backend) fn resize_cq(&self, cq: Cq, depth: u32) -> Result<(), VerbsError> {
         let request = Request::ResizeCq { cq, depth };
         let (capacity, fds): (Capacity, _) = self.gate.call_with(&request, &[])?;
         let ring = self.cq_ring(fds, capacity)?;
@@ -194,7 +208,7 @@ impl Remote {
         Ok(())
     }
 
-    fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
+    pub(in crate::backend) fn create_srq(&self, pd: Pd, attr: &SrqAttr) -> Result<Srq, VerbsError> {
         let request = Request::CreateSrq { pd, attr: *attr };
         let (made, fds): (SrqMade, _) = self.gate.call_with(&request, &[])?;
         let (ring, _) = self.work_rings(fds, made.ring, None)?;
@@ -204,7 +218,7 @@ impl Remote {
         Ok(made.srq)
     }
 
-    fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
+    pub(in crate::backend) fn create_qp(&self, init: &QpInit) -> Result<Qpn, VerbsError> {
         let request = Request::CreateQp { init: *init };
         let (made, fds): (QpMade, _) = self.gate.call_with(&request, &[])?;
         let (send, recv) = self.work_rings(fds, made.send, made.recv)?;
@@ -221,13 +235,30 @@ impl Remote {
         Ok(made.qpn)
     }
 
-    fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
+    pub(in crate::backend) fn create_ah(&self, pd: Pd, attr: &AhAttr) -> Result<Ah, VerbsError> {
         let ah = self.gate.call(&Request::CreateAh { pd, attr: *attr })?;
         write(&self.ahs).insert(ah, pd);
         Ok(ah)
     }
 
-    /// Follows what a request has changed.
+    /// Asks, and follows what the request has changed.
+    pub(in crate::backend) fn ask<R: DeserializeOwned>(
+        &self,
+        request: &Request,
+    ) -> Result<R, VerbsError> {
+        let answer = self.gate.call(request)?;
+        self.follow(request);
+        Ok(answer)
+    }
+
+    /// The same for the end of an object: that it went with the daemon is no error.
+    pub(in crate::backend) fn ask_end(&self, request: &Request) -> Result<(), VerbsError> {
+        self.gate.end_of_life(request)?;
+        self.follow(request);
+        Ok(())
+    }
+
+    /// What is remembered here follows what a request has changed.
     fn follow(&self, request: &Request) {
         match request {
             Request::ModifySrq { srq, max_wr, .. } => {
@@ -255,53 +286,6 @@ impl Remote {
         }
     }
 }
-
-/// Every verb as a request of the same name. Those that carry something are above.
-macro_rules! verbs_by_message {
-    (
-        calls { $(
-            $(#[$call_doc:meta])*
-            $call:ident $Call:ident $(($($call_arg:ident: $call_type:ty),*))? -> $call_answer:ty;
-        )* }
-        ends { $(
-            $(#[$end_doc:meta])*
-            $end:ident $End:ident($($end_arg:ident: $end_type:ty),*) -> $end_answer:ty;
-        )* }
-        carries { $(
-            $(#[$carry_doc:meta])*
-            $carry:ident($($own_arg:ident: $own_type:ty),*) -> $own_answer:ty
-                as $Carry:ident $(($($carry_arg:ident: $carry_type:ty),* $(,)?))? -> $carry_answer:ty;
-        )* }
-        $($rest:tt)*
-    ) => {
-        impl Verbs for Remote {
-            $(
-                fn $call(&self, $($($call_arg: $call_type),*)?) -> Result<$call_answer, VerbsError> {
-                    let request = Request::$Call $({ $($call_arg),* })?;
-                    let answer = self.gate.call(&request)?;
-                    self.follow(&request);
-                    Ok(answer)
-                }
-            )*
-            $(
-                fn $end(&self, $($end_arg: $end_type),*) -> Result<$end_answer, VerbsError> {
-                    let request = Request::$End { $($end_arg),* };
-                    self.gate.end_of_life(&request)?;
-                    self.follow(&request);
-                    Ok(())
-                }
-            )*
-            $(
-                fn $carry(&self, $($own_arg: $own_type),*) -> Result<$own_answer, VerbsError> {
-                    // The method of that name above.
-                    Self::$carry(self, $($own_arg),*)
-                }
-            )*
-        }
-    };
-}
-
-xroce_api::verbs!(verbs_by_message);
 
 impl Backend for Remote {
     fn fixed(&self) -> &Fixed {
