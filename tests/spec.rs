@@ -6,9 +6,11 @@
     reason = "a test that fails may panic"
 )]
 
+mod tree;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+
+use tree::none;
 
 /// What the numbers of rules begin with.
 const PREFIXES: [&str; 11] = ["W", "R", "S", "C", "K", "UC", "UD", "Q", "CC", "E", "X"];
@@ -19,34 +21,11 @@ const UNTESTED: [(&str, &str); 0] = [];
 /// Where the rules are.
 const BOOK: &str = "docs/spec";
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Sources and documents by path from the root, but for what is built, downloaded or captured.
+/// Sources and documents.
 fn files() -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![root().to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path: PathBuf = entry.unwrap().path();
-            let name = path.strip_prefix(root()).unwrap().display().to_string();
-            if matches!(name.as_str(), ".git" | "target" | "report") {
-                continue;
-            }
-            if path.is_dir() {
-                folders.push(path);
-            } else if name.ends_with(".rs") || name.ends_with(".md") {
-                found.insert(name, fs::read_to_string(&path).unwrap());
-            }
-        }
-    }
-    assert!(found.len() > 100, "{} files", found.len());
-    found
-}
-
-fn none(what: &str, found: &[String]) {
-    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
+    let mut files = tree::files();
+    files.retain(|name, _| name.ends_with(".rs") || name.ends_with(".md"));
+    files
 }
 
 /// The words of a text; a name with an underscore is one.

@@ -5,9 +5,12 @@
     reason = "a test that fails may panic"
 )]
 
+mod tree;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+
+use tree::{none, root};
 
 /// Lines a source file may have without its tests.
 const FILE_LINES: usize = 600;
@@ -80,28 +83,11 @@ const UNSAFE: [&str; 5] = [
     "tests/counting/mod.rs",
 ];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// All text files but what is built, downloaded or captured, by path from the root.
+/// All text files of ours: without what was captured from others.
 fn files() -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![root().to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path: PathBuf = entry.unwrap().path();
-            let name = path.strip_prefix(root()).unwrap().display().to_string();
-            let is_ours = !matches!(name.as_str(), ".git" | "target" | "report" | "tests/data");
-            if path.is_dir() && is_ours {
-                folders.push(path);
-            } else if is_ours && let Ok(text) = fs::read_to_string(&path) {
-                found.insert(name, text);
-            }
-        }
-    }
-    assert!(found.len() > 100, "{} files", found.len());
-    found
+    let mut files = tree::files();
+    files.retain(|name, _| !name.starts_with("tests/data/"));
+    files
 }
 
 fn sources() -> BTreeMap<String, String> {
@@ -118,10 +104,6 @@ fn is_test(name: &str) -> bool {
 fn without_tests(text: &str) -> &str {
     let end = text.find("#[cfg(test)]\nmod tests {");
     &text[..end.unwrap_or(text.len())]
-}
-
-fn none(what: &str, found: &[String]) {
-    assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
 }
 
 #[test]

@@ -18,6 +18,22 @@ impl Wire {
     }
 }
 
+/// The answers arrive a round trip later; if nothing may leave then, the timer is waited for.
+fn answer(t: &mut Bench, answers: Vec<P>, done: &mut Vec<(u64, WcStatus)>) {
+    t.now += Duration::from_micros(20);
+    for answer in answers {
+        t.rx(answer);
+    }
+    done.extend(t.sent());
+    if !t.qp.wants_to_send(t.now)
+        && let Some(at) = t.qp.poll_timeout()
+    {
+        t.now = t.now.max(at);
+        t.cx(|qp, cx| qp.handle_timeout(cx));
+    }
+    assert_eq!(t.qp.state(), QpState::Rts, "{done:?}");
+}
+
 /// Sends `packets` as one WRITE; the whole window leaves before any answer comes. Gives how many
 /// packets it took and the time.
 fn transfer(t: &mut Bench, wire: &mut Wire, packets: u32) -> (u64, Duration) {
@@ -55,18 +71,7 @@ fn transfer(t: &mut Bench, wire: &mut Wire, packets: u32) -> (u64, Duration) {
                 answers.push(ack(expected.sub(1).value()));
             }
         }
-        t.now += Duration::from_micros(20);
-        for answer in answers {
-            t.rx(answer);
-        }
-        done.extend(t.sent());
-        if !t.qp.wants_to_send(t.now)
-            && let Some(at) = t.qp.poll_timeout()
-        {
-            t.now = t.now.max(at);
-            t.cx(|qp, cx| qp.handle_timeout(cx));
-        }
-        assert_eq!(t.qp.state(), QpState::Rts, "{done:?}");
+        answer(t, answers, &mut done);
     }
     assert!(done.iter().all(|&(_, status)| status == Success));
     (wire.sent - before, t.now - start)
@@ -175,18 +180,7 @@ fn read_all(t: &mut Bench, wire: &mut Wire, psns: u32, reads: u64) {
                 }
             }
         }
-        t.now += Duration::from_micros(20);
-        for answer in answers {
-            t.rx(answer);
-        }
-        done.extend(t.sent());
-        if !t.qp.wants_to_send(t.now)
-            && let Some(at) = t.qp.poll_timeout()
-        {
-            t.now = t.now.max(at);
-            t.cx(|qp, cx| qp.handle_timeout(cx));
-        }
-        assert_eq!(t.qp.state(), QpState::Rts, "{done:?}");
+        answer(t, answers, &mut done);
     }
     assert!(done.iter().all(|&(_, status)| status == Success));
 }
