@@ -37,18 +37,23 @@ struct Telling {
     asked: Arc<AtomicU64>,
 }
 
+impl Telling {
+    /// Adds what this thread asked for since `began`.
+    fn add(&self, began: u64) {
+        self.asked
+            .fetch_add(counting::asked() - began, Ordering::Relaxed);
+    }
+}
+
 impl Datapath for Telling {
     fn caps(&self) -> &Caps {
         self.port.caps()
     }
 
-    /// Ends a poll of the engine, which begins with what is sent: what was asked for since.
     fn rx_burst(&mut self, budget: usize, each: &mut impl FnMut(Rx<'_>)) -> io::Result<usize> {
+        let began = counting::asked();
         let came = self.port.rx_burst(budget, each);
-        if let Some(began) = self.began.take() {
-            self.asked
-                .fetch_add(counting::asked() - began, Ordering::Relaxed);
-        }
+        self.add(began);
         came
     }
 
@@ -61,9 +66,13 @@ impl Datapath for Telling {
         self.port.tx_commit(meta, len);
     }
 
+    /// Ends what began with the first frame. A poll receives before it or after it: between two
+    /// calls of the port a thread may do anything.
     fn tx_flush(&mut self) -> io::Result<()> {
-        self.began.get_or_insert_with(counting::asked);
-        self.port.tx_flush()
+        let began = self.began.take().unwrap_or_else(counting::asked);
+        let sent = self.port.tx_flush();
+        self.add(began);
+        sent
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
