@@ -210,7 +210,7 @@ impl Qp {
         let rtt = timed.then(|| self.note_rtt(cx.now));
         self.tx.retries_left = self.cold.retry_cnt;
         self.tx.rnr_retries_left = self.cold.rnr_retry;
-        let window = self.cc.window_psns();
+        let window = self.unlimited_psns();
         self.cold.recovery.on_progress(self.tx.una_psn, window);
         self.tx.burst_shift = self.cold.recovery.burst_shift();
         self.end_of_silence();

@@ -49,8 +49,7 @@ impl Qp {
     #[cold]
     fn repair_failed<M: Memory, S: Sink>(&mut self, cx: &mut Cx<'_, M, S>) {
         self.counters.rare().early_timeouts += 1;
-        let (una, window) = (self.tx.una_psn, self.cc.window_psns());
-        if let Some(psn) = self.recover(LossSignal::Timeout(una), window) {
+        if let Some(psn) = self.recover(LossSignal::Timeout(self.tx.una_psn)) {
             self.cold.cause = Cause::Timeout;
             self.cc.on_congestion(cx.now, Congestion::SequenceNak);
             self.go_back(psn);
@@ -60,7 +59,8 @@ impl Qp {
     }
 
     /// Where to go back to after a loss, if it was not acted upon yet.
-    fn recover(&mut self, signal: LossSignal, window: u32) -> Option<Psn> {
+    fn recover(&mut self, signal: LossSignal) -> Option<Psn> {
+        let window = self.unlimited_psns();
         let psn = self.cold.recovery.on_loss(signal, window);
         self.tx.burst_shift = self.cold.recovery.burst_shift();
         psn
@@ -83,8 +83,7 @@ impl Qp {
         if self.tx.rnr_until != Instant::NEVER {
             return;
         }
-        let window = self.cc.window_psns();
-        let Some(psn) = self.recover(signal, window) else {
+        let Some(psn) = self.recover(signal) else {
             return;
         };
         if !self.take_retry(cx.now, signal) {

@@ -130,6 +130,8 @@ pub(super) struct Replay {
     /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
     repeats: VecDeque<ReadJob>,
     flushes: Flushes,
+    /// The PSN before which a requester does not go back any more, as its latest repetition shows.
+    done_before: Option<Psn>,
 }
 
 /// Whose response is next.
@@ -151,6 +153,9 @@ pub(super) struct Unanswered {
 /// Parts of READs asked for again that wait for their answer, at most; more are dropped as if
 /// their requests had got lost.
 const REPEATS_MAX: usize = 64;
+
+/// A requester that asks for a READ in parts has so many under way before the latest.
+const PARTS_AHEAD: u32 = 2;
 
 impl Replay {
     /// READs and atomics at once, at most, from now on. What was accepted stays, and can be
@@ -183,6 +188,7 @@ impl Replay {
         self.pending = 0;
         self.repeats.clear();
         self.flushes.clear();
+        self.done_before = None;
     }
 
     /// All entries are of a lap of PSNs ago, or nearly: nothing of them can come again.
@@ -193,6 +199,7 @@ impl Replay {
             }
         }
         self.flushes.expire();
+        self.done_before = None;
     }
 
     /// Whether responses are owed.
@@ -322,17 +329,51 @@ impl Replay {
             }
             return room;
         }
-        if !job.is_answered() {
-            // What was never sent is owed, whatever part is asked for again.
+        let is_part = again.end != job.psns;
+        if job.is_pending() && index == job.end {
+            // The part behind the one that is being answered.
+            (job.end, job.end_byte) = (again.end, again.end_byte);
+            self.done_before = Some(psn.sub(PARTS_AHEAD * mtu.packets(len)));
+            return true;
+        }
+        // A requester goes back to what it waits for, which moves on.
+        let is_copy = self.done_before.is_some_and(|done| psn.is_before(done));
+        if is_part && is_copy && !job.is_answered() {
+            // What was never sent is owed.
             again.end = job.psns;
             again.end_byte = job.len;
         }
-        if !job.is_pending() {
-            self.pending += 1;
-        }
         *job = again;
-        self.find_first_pending();
+        if !is_copy {
+            self.done_before = Some(psn);
+        }
+        if is_part && !is_copy {
+            self.pause_behind(psn);
+        }
+        self.count_pending();
         true
+    }
+
+    /// Who asks for a part of a READ asks for the rest, and all behind it, once more: until then
+    /// nothing of it is answered.
+    #[cold]
+    fn pause_behind(&mut self, psn: Psn) {
+        for job in self.jobs.iter_mut().flatten() {
+            if psn.is_before(job.first_psn) {
+                job.next = job.end;
+            }
+        }
+        self.flushes.end_at(psn);
+    }
+
+    /// After a change of what is pending in any number of entries.
+    #[cold]
+    fn count_pending(&mut self) {
+        let pending = |job: &&ReadJob| job.is_pending();
+        let jobs = self.jobs.iter().flatten().filter(pending).count();
+        // At most 255 entries.
+        self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
+        self.find_first_pending();
     }
 
     /// Has the stored result of a duplicate atomic or ATOMIC WRITE sent again, or a FLUSH answered
@@ -490,11 +531,7 @@ impl Replay {
             }
             self.flushes.end_at(psn);
         }
-        let pending = |job: &&ReadJob| job.is_pending();
-        let jobs = self.jobs.iter().flatten().filter(pending).count();
-        // At most 255 entries.
-        self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
-        self.find_first_pending();
+        self.count_pending();
         unanswered
     }
 

@@ -68,27 +68,37 @@ impl Qp {
         !tx.is_burst_limited() || self.may_go_on(in_flight)
     }
 
-    /// Whether a WQE that has begun may go on while bursts are small. Of a READ that is asked for in
-    /// parts one is under way at a time: a responder may forget the one for the other.
+    /// Whether a WQE that has begun may go on while bursts are small: with the next part of a READ
+    /// if it fits into the burst.
     #[cold]
     fn may_go_on(&self, in_flight: u32) -> bool {
         let is_read = self.sq.wqe(self.tx.send_index).is_read();
-        !is_read || self.tx.send_packet == 0 || in_flight == 0
+        !is_read || self.tx.send_packet == 0 || in_flight + self.part_psns() <= self.window_psns()
     }
 
-    /// How many responses of a READ to ask for, from `packet` on: all that are still to come. While
-    /// losses come in step, the one that got lost is asked for alone, and the rest when it has come.
-    /// Otherwise a READ as long as the period would lose the same one every time.
+    /// How many responses of a READ to ask for, from `packet` on: all that are still to come, or a
+    /// part while losses come in step. A READ as long as the period would lose the same response
+    /// every time.
     #[inline]
     fn read_psns(&self, wqe: &Wqe, packet: u32, resend: bool) -> u32 {
         let rest = wqe.psns - packet;
-        if !resend || !self.tx.is_burst_limited() || !self.cold.recovery.is_at_loss() {
+        if !resend || !self.tx.is_burst_limited() {
             return rest;
         }
         // Only of a READ that the peer is known to have: to one that has not had it the part would
         // be a READ of its own.
         let has_it = packet != 0 || self.cold.recovery.has_answer_beyond(wqe.first_psn);
-        if has_it { 1 } else { rest }
+        if has_it {
+            rest.min(self.part_psns())
+        } else {
+            rest
+        }
+    }
+
+    /// Half a burst: the next part is asked for before the last response of the one before, and
+    /// tells when that one gets lost.
+    fn part_psns(&self) -> u32 {
+        self.window_psns().div_ceil(2)
     }
 
     /// Packets that may be in flight now: the window of congestion control, or less while losses
@@ -96,6 +106,14 @@ impl Qp {
     #[inline(always)]
     pub(super) fn window_psns(&self) -> u32 {
         self.cc.window_psns().min(1 << self.tx.burst_shift)
+    }
+
+    /// PSNs that would be in flight without a limit to bursts: the window, or the responses of a
+    /// READ, of which there may be more.
+    #[inline(always)]
+    pub(super) fn unlimited_psns(&self) -> u32 {
+        let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
+        self.cc.window_psns().max(outstanding)
     }
 
     /// Whether the next unstarted WQE may begin (R3, R4, SQD).
