@@ -101,6 +101,17 @@ impl Qp {
         }
     }
 
+    /// A part of a READ is answered again from `psn` on, and nothing behind it: the ACK of a request
+    /// behind it would tell the peer that a response got lost (R8). That request comes again.
+    #[cold]
+    pub(super) fn withhold_ack_beyond(&mut self, psn: Psn) {
+        if let Debt::Ack(owed) = self.rx.debt
+            && psn.is_before(owed)
+        {
+            self.rx.debt = Debt::Nothing;
+        }
+    }
+
     /// From now on no READ is answered, as before the queue pair ends: what it reads belongs to its
     /// owner again. What is owed otherwise stays, up to the first READ that was not answered.
     pub fn end_reads(&mut self) {

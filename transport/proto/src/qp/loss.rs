@@ -112,7 +112,7 @@ impl Qp {
         self.cold.next_wait = self.wait_after(row);
         self.cold.repairing = false;
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
-        if !is_timeout || outstanding > 1 << self.tx.burst_shift {
+        if !is_timeout || outstanding >= 1 << self.tx.burst_shift {
             self.expect_repair();
         }
     }

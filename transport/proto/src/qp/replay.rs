@@ -20,6 +20,10 @@ use super::flushes::Flushes;
 use super::report::Request;
 use crate::memory::Grant;
 
+mod repeat;
+
+pub(super) use repeat::{Asked, Repetition};
+
 /// How an entry is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
@@ -96,11 +100,11 @@ impl ReadJob {
 
     /// Leaves out the responses that were sent before. What never was stays owed.
     fn skip_repetition(&mut self) {
-        self.next = if self.is_answered() {
-            self.end
+        if self.is_answered() {
+            self.next = self.end;
         } else {
-            self.sent
-        };
+            (self.next, self.end, self.end_byte) = (self.sent, self.psns, self.len);
+        }
     }
 }
 
@@ -130,8 +134,8 @@ pub(super) struct Replay {
     /// Parts asked for again, of a queue pair that keeps them apart; they are answered first.
     repeats: VecDeque<ReadJob>,
     flushes: Flushes,
-    /// The PSN before which a requester does not go back any more, as its latest repetition shows.
-    done_before: Option<Psn>,
+    /// Made at the first repetition: most queue pairs of many never see one.
+    asked: Option<Box<repeat::AskedOrder>>,
 }
 
 /// Whose response is next.
@@ -149,13 +153,6 @@ pub(super) struct Unanswered {
     /// A response that was sent, or is yet to be, acknowledges all before it.
     pub(super) acked_before: bool,
 }
-
-/// Parts of READs asked for again that wait for their answer, at most; more are dropped as if
-/// their requests had got lost.
-const REPEATS_MAX: usize = 64;
-
-/// A requester that asks for a READ in parts has so many under way before the latest.
-const PARTS_AHEAD: u32 = 2;
 
 impl Replay {
     /// READs and atomics at once, at most, from now on. What was accepted stays, and can be
@@ -178,7 +175,7 @@ impl Replay {
     /// From now on a part that is asked for again does not change what is being answered: several
     /// parts of one READ may be asked for at once.
     pub(super) fn keep_repeats(&mut self) {
-        self.repeats.reserve_exact(REPEATS_MAX);
+        self.repeats.reserve_exact(repeat::REPEATS_MAX);
     }
 
     /// Owes nothing any more.
@@ -188,7 +185,7 @@ impl Replay {
         self.pending = 0;
         self.repeats.clear();
         self.flushes.clear();
-        self.done_before = None;
+        self.asked = None;
     }
 
     /// All entries are of a lap of PSNs ago, or nearly: nothing of them can come again.
@@ -199,7 +196,7 @@ impl Replay {
             }
         }
         self.flushes.expire();
-        self.done_before = None;
+        self.asked = None;
     }
 
     /// Whether responses are owed.
@@ -237,6 +234,9 @@ impl Replay {
         if self.jobs.is_empty() {
             self.jobs = vec![None; self.limit.into()].into();
         }
+        if let Some(asked) = &mut self.asked {
+            asked.notes_new(job.first_psn);
+        }
         let taken = self.next_slot;
         if let Some(slot) = self.jobs.get_mut(usize::from(taken)) {
             if !slot.replace(job).is_some_and(|old| old.is_pending()) {
@@ -269,146 +269,6 @@ impl Replay {
         (1..=n)
             .map(|back| (self.oldest() + n - back) % n)
             .find(|&slot| self.jobs[slot].is_some_and(|job| psn.is_within(job.first_psn, job.psns)))
-    }
-
-    /// Rewinds the entry a duplicate READ belongs to. `false` if none covers the range asked for:
-    /// the duplicate must then be dropped.
-    pub(super) fn rewind(
-        &mut self,
-        psn: Psn,
-        va: Va,
-        rkey: RKey,
-        len: u32,
-        mtu: PathMtu,
-        recheck: impl FnOnce(&ReadJob) -> Option<Grant>,
-    ) -> bool {
-        let slot = self.newest_with(psn);
-        let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
-            return false;
-        };
-        if job.answer != Answer::Read {
-            return false;
-        }
-        let index = job.first_psn.distance_to(psn).unsigned_abs();
-        if index > job.sent {
-            // It comes by itself, and who asks for it cannot know that.
-            return false;
-        }
-        let skipped = index << mtu.shift();
-        let same_range = job.va.wrapping_add(skipped.into()) == va
-            && job.rkey == rkey
-            && skipped <= job.len
-            && len <= job.len - skipped
-            && (len != 0 || job.len == 0);
-        if !same_range {
-            return false;
-        }
-        // The memory may have changed hands since: the key is checked again (case 22).
-        let Some(grant) = recheck(job) else {
-            return false;
-        };
-        let mut again = ReadJob {
-            grant,
-            start: index,
-            next: index,
-            end: index + mtu.packets(len),
-            end_byte: skipped + len,
-            ..*job
-        };
-        if self.repeats.capacity() != 0 {
-            if job.is_pending() && again.end > job.next {
-                // The rest comes anyway, and must: a new request takes over this entry when it
-                // has been answered.
-                again.end = job.next.max(index);
-                again.end_byte = again.end << mtu.shift();
-            }
-            let room = self.repeats.len() < REPEATS_MAX;
-            if room && again.is_pending() {
-                self.repeats.push_back(again);
-                self.pending += 1;
-            }
-            return room;
-        }
-        let is_part = again.end != job.psns;
-        if job.is_pending() && index == job.end {
-            // The part behind the one that is being answered.
-            (job.end, job.end_byte) = (again.end, again.end_byte);
-            self.done_before = Some(psn.sub(PARTS_AHEAD * mtu.packets(len)));
-            return true;
-        }
-        // A requester goes back to what it waits for, which moves on.
-        let is_copy = self.done_before.is_some_and(|done| psn.is_before(done));
-        if is_part && is_copy && !job.is_answered() {
-            // What was never sent is owed.
-            again.end = job.psns;
-            again.end_byte = job.len;
-        }
-        *job = again;
-        if !is_copy {
-            self.done_before = Some(psn);
-        }
-        if is_part && !is_copy {
-            self.pause_behind(psn);
-        }
-        self.count_pending();
-        true
-    }
-
-    /// Who asks for a part of a READ asks for the rest, and all behind it, once more: until then
-    /// nothing of it is answered.
-    #[cold]
-    fn pause_behind(&mut self, psn: Psn) {
-        for job in self.jobs.iter_mut().flatten() {
-            if psn.is_before(job.first_psn) {
-                job.next = job.end;
-            }
-        }
-        self.flushes.end_at(psn);
-    }
-
-    /// After a change of what is pending in any number of entries.
-    #[cold]
-    fn count_pending(&mut self) {
-        let pending = |job: &&ReadJob| job.is_pending();
-        let jobs = self.jobs.iter().flatten().filter(pending).count();
-        // At most 255 entries.
-        self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
-        self.find_first_pending();
-    }
-
-    /// Has the stored result of a duplicate atomic or ATOMIC WRITE sent again, or a FLUSH answered
-    /// again. `false` if it is not known: the duplicate must then be dropped. The address is looked
-    /// at only where the answer tells what was there: rxe sends the other two again with address 0.
-    pub(super) fn repeat(&mut self, psn: Psn, va: Va, rkey: RKey, operation: Operation) -> bool {
-        let slot = self.newest_with(psn);
-        if operation == Operation::Flush {
-            return self.repeat_flush(psn, rkey, slot.is_some());
-        }
-        let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
-            return false;
-        };
-        let (executed, there) = match job.answer {
-            Answer::Atomic(executed, _) => (executed, job.va == va),
-            Answer::Empty(executed) => (executed, true),
-            // An atomic of this lap would have an entry that is newer.
-            Answer::Read => return false,
-        };
-        if !there || (job.rkey, executed) != (rkey, operation) {
-            return false;
-        }
-        if !job.is_pending() {
-            self.pending += 1;
-            job.next = 0;
-            self.find_first_pending();
-        }
-        true
-    }
-
-    fn repeat_flush(&mut self, psn: Psn, rkey: RKey, taken: bool) -> bool {
-        let before = self.flushes.pending();
-        let known = self.flushes.repeat(psn, rkey, taken);
-        self.pending += self.flushes.pending() - before;
-        known
     }
 
     /// The next response of the oldest pending entry, without taking it.
@@ -569,6 +429,16 @@ impl Replay {
         let first =
             slot.filter(|&slot| self.jobs[slot].is_some_and(|job| job.first_psn.is_before(flush)));
         Some(first.map_or(Turn::Flush, Turn::Job))
+    }
+
+    /// After a change of what is pending in any number of entries.
+    #[cold]
+    fn count_pending(&mut self) {
+        let pending = |job: &&ReadJob| job.is_pending();
+        let jobs = self.jobs.iter().flatten().filter(pending).count();
+        // At most 255 entries.
+        self.pending = u32::try_from(jobs).unwrap_or(0) + self.flushes.pending();
+        self.find_first_pending();
     }
 
     /// After any change of what is pending that is not the end of the oldest.

@@ -10,7 +10,7 @@ use xroce_wire::reth::Reth;
 use xroce_wire::syndrome::NakCode;
 
 use super::hot::{Debt, Ongoing};
-use super::replay::ReadJob;
+use super::replay::{Asked, ReadJob, Repetition};
 use super::shared::takes_receive;
 use super::{Cx, Qp, QpState, atomic, sge};
 use crate::memory::{Access, Grant, Memory};
@@ -440,22 +440,26 @@ impl Qp {
                 let Some(reth) = pkt.reth() else {
                     return Err(Reject::Discard(Why::Duplicate));
                 };
-                let mtu = self.tx.mtu;
+                let asked = Asked {
+                    psn,
+                    va: reth.va,
+                    rkey: reth.rkey,
+                    len: reth.len,
+                };
                 let (pd, qpn, mem) = (self.cold.init.pd, self.cold.qpn, &*cx.mem);
-                let found = self
-                    .replay
-                    .rewind(psn, reth.va, reth.rkey, reth.len, mtu, |job| {
-                        if job.len == 0 {
-                            return Some(Grant::EMPTY);
-                        }
-                        mem.check_remote(pd, qpn, job.rkey, job.va, job.len, Access::REMOTE_READ)
-                            .ok()
-                    });
-                if found {
-                    Ok(())
-                } else {
-                    Err(Reject::Discard(Why::Duplicate))
+                let repetition = self.replay.rewind(&asked, self.tx.mtu, |job| {
+                    if job.len == 0 {
+                        return Some(Grant::EMPTY);
+                    }
+                    mem.check_remote(pd, qpn, job.rkey, job.va, job.len, Access::REMOTE_READ)
+                        .ok()
+                });
+                match repetition {
+                    Repetition::Dropped => return Err(Reject::Discard(Why::Duplicate)),
+                    Repetition::Whole => {}
+                    Repetition::Part => self.withhold_ack_beyond(psn),
                 }
+                Ok(())
             }
             _ => self.repeat(pkt),
         }

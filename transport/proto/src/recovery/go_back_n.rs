@@ -165,10 +165,6 @@ impl GoBackN {
         (self.again, self.at_loss) = (una, true);
     }
 
-    pub(super) const fn is_at_loss(&self) -> bool {
-        self.at_loss
-    }
-
     pub(super) fn has_answer_beyond(&self, psn: Psn) -> bool {
         self.answer_beyond == Some(psn)
     }

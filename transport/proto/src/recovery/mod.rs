@@ -93,12 +93,6 @@ impl LossRecovery {
         }
     }
 
-    /// Whether nothing has arrived since it went back.
-    #[must_use]
-    pub fn is_at_loss(&self) -> bool {
-        self.go_back_n().is_some_and(GoBackN::is_at_loss)
-    }
-
     /// Whether a response from beyond `psn` has told that the one at `psn` got lost.
     #[must_use]
     pub fn has_answer_beyond(&self, psn: Psn) -> bool {

@@ -134,17 +134,33 @@ fn case_109_what_is_owed_behind_a_repetition_is_paid() {
     assert_eq!(t.qp.state(), QpState::Rts);
 }
 
-#[test]
-fn a_part_asked_for_again_does_not_cut_the_first_answer_short() {
+/// A READ of four packets at 0x100, of which two have left.
+fn half_answered() -> Bench {
     let mut t = bench();
     t.rx(read(0x100, 4096));
     for _ in 0..2 {
         t.tx_frame().unwrap();
     }
-    t.rx(p(O::RcReadRequest, 0x101).a().reth(BASE + 1024, KEY, 1024));
+    t
+}
+
+/// So many packets of that READ from `index` on are asked for again.
+fn part(index: u32, packets: u32) -> P {
+    let va = BASE + u64::from(index) * 1024;
+    p(O::RcReadRequest, 0x100 + index)
+        .a()
+        .reth(va, KEY, packets * 1024)
+}
+
+/// Rule S9.
+#[test]
+fn case_114_a_part_asked_for_again_is_all_that_is_answered() {
+    let mut t = half_answered();
+    t.rx(part(1, 1));
+    t.expect(&["RDMA READ Response Only 101 syn=1f msn=1 [1024]"]);
+    t.rx(part(2, 2));
     t.expect(&[
-        "RDMA READ Response First 101 syn=1f msn=1 [1024]",
-        "RDMA READ Response Middle 102 [1024]",
+        "RDMA READ Response First 102 syn=1f msn=1 [1024]",
         "RDMA READ Response Last 103 syn=1f msn=1 [1024]",
     ]);
     // What has not been sent cannot be asked for again.
@@ -152,6 +168,85 @@ fn a_part_asked_for_again_does_not_cut_the_first_answer_short() {
     t.tx_frame().unwrap();
     t.rx(p(O::RcReadRequest, 0x107).a().reth(BASE + 3072, KEY, 1024));
     assert_eq!(t.tx().len(), 3);
+}
+
+/// Rule S9.
+#[test]
+fn case_114_parts_that_follow_each_other_are_answered_without_a_gap() {
+    let mut t = half_answered();
+    t.rx(part(0, 2));
+    t.tx_frame().unwrap();
+    t.rx(part(2, 1));
+    t.expect(&[
+        "RDMA READ Response Middle 101 [1024]",
+        "RDMA READ Response Last 102 syn=1f msn=1 [1024]",
+    ]);
+    // The part behind was never sent; nothing before it is being answered.
+    t.rx(part(3, 1));
+    t.expect(&["RDMA READ Response Only 103 syn=1f msn=1 [1024]"]);
+    // It goes back to one of the parts that were under way.
+    t.rx(part(2, 1));
+    t.expect(&["RDMA READ Response Only 102 syn=1f msn=1 [1024]"]);
+}
+
+/// Rule S9.
+#[test]
+fn case_114_a_late_copy_of_a_part_does_not_cut_the_rest_short() {
+    let mut t = half_answered();
+    for index in 0..3 {
+        t.rx(part(index, 1));
+        t.tx_frame().unwrap();
+    }
+    t.rx(part(3, 1));
+    t.rx(part(0, 1));
+    let said = t.tx();
+    assert_eq!(
+        said.last().unwrap(),
+        "RDMA READ Response Last 103 syn=1f msn=1 [1024]"
+    );
+    assert!(!t.qp.owes());
+}
+
+/// Rules S8, S9, R8.
+#[test]
+fn case_114_what_lies_behind_a_part_waits_until_it_is_asked_for() {
+    let mut t = half_answered();
+    t.recv(1, 64);
+    t.rx(read(0x104, 2048));
+    t.rx(add_one(0x106));
+    t.rx(flush(0x107));
+    t.rx(send(0x108).a());
+    t.rx(part(1, 1));
+    t.expect(&["RDMA READ Response Only 101 syn=1f msn=5 [1024]"]);
+    t.rx(part(2, 2));
+    assert_eq!(t.tx().len(), 2);
+    t.rx(read(0x104, 2048));
+    t.rx(add_one(0x106));
+    t.rx(flush(0x107));
+    t.rx(send(0x108).a());
+    t.expect(&[
+        "RDMA READ Response First 104 syn=1f msn=5 [1024]",
+        "RDMA READ Response Last 105 syn=1f msn=5 [1024]",
+        "ATOMIC ACK 106 syn=1f msn=5 original=0",
+        "RDMA READ Response Only 107 syn=1f msn=5",
+        "ACK 108 syn=1f msn=5",
+    ]);
+    assert_eq!(t.received(), [(1, Success)]);
+    assert_eq!(t.mem.bytes[16], 1, "executed once");
+}
+
+/// Rules S9, S12.
+#[test]
+fn case_114_memory_that_goes_between_two_parts_is_missed() {
+    let mut t = half_answered();
+    t.rx(part(1, 1));
+    t.tx_frame().unwrap();
+    t.mem.alive = false;
+    t.expect_silence();
+    // It was sent: what asks for it may be a copy. The rest is still owed.
+    t.rx(part(2, 2));
+    t.expect(&["ACK 102 syn=62 msn=1"]);
+    assert_eq!(t.qp.state(), QpState::Err);
 }
 
 /// Rule S17.
