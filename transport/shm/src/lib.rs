@@ -8,7 +8,7 @@
 //! Two processes that do not trust each other talk through rings ([`Producer`], [`Consumer`]),
 //! doorbells ([`ParkWord`], [`ArmWord`]) and a set of queues to look at ([`DirtySet`]) in a region.
 //! Memory that is to be read and written by another process comes from a memfd
-//! ([`Region::from_client`]) or is turned into one where it lies ([`adopt()`]).
+//! ([`Region::from_client`]) or is turned into one where it lies ([`Region::share`]).
 
 mod across;
 mod adopt;
@@ -21,7 +21,7 @@ mod region;
 mod ring;
 mod words;
 
-pub use adopt::{AdoptError, Adopted, AdoptedPiece, Mapping, Race, adopt};
+pub use adopt::{AdoptError, Adopted, AdoptedPiece, Mapping};
 pub use dirty::{DIRTY_BYTES, DIRTY_MAX, DirtySet, DirtySetError, NotInSet};
 pub use import::{ImportError, Piece};
 pub use park::{Arm, ArmWord, ParkWord};
