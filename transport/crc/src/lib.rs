@@ -89,6 +89,11 @@ pub fn update_portable(state: u32, bytes: &[u8]) -> u32 {
     tables::update(state, bytes)
 }
 
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,3 +38,8 @@ pub use error::DaemonError;
 pub use listener::{Daemon, DeviceTotals, Reloaded};
 pub use serve::totals::Totals;
 pub use xroce_api::message::Limits;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

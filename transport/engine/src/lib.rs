@@ -35,3 +35,8 @@ pub use notify::{CnpScope, NotifyConfig};
 pub use poll_mode::Poller;
 pub use sched::{CLASSES_MAX, TrafficClasses, Trust};
 pub use xroce_api::{PollMode, clock};
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -30,3 +30,8 @@ pub use ring::{
     ARM_AT, CAPACITY_MAX, Consumer, ENTRY_MAX, ENTRY_MIN, Geometry, PARK_AT, Producer, RING_ALIGN,
     RingCorrupt, RingError, RingLayoutError,
 };
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
