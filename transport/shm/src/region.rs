@@ -43,7 +43,7 @@ pub(crate) enum Backing {
     /// A mapping that another process has its own file of, or got the file of.
     Mapped,
     /// Memory of the allocator.
-    Heap(#[allow(dead_code, reason = "kept alive")] Box<[u8]>),
+    Heap(#[allow(dead_code, reason = "kept alive")] Vec<u8>),
     /// Memory that somebody else looks after.
     Lent,
     /// Memory of another process, which has no address here.
@@ -116,15 +116,15 @@ impl Region {
     ///
     /// # Errors
     /// There are none.
-    pub fn of_heap(bytes: Vec<u8>) -> io::Result<Self> {
-        let mut bytes = bytes.into_boxed_slice();
+    pub fn of_heap(mut bytes: Vec<u8>) -> io::Result<Self> {
         let len = bytes.len();
         if len == 0 {
             return Err(no_bytes());
         }
-        let base = NonNull::from(&mut *bytes).cast();
+        let base = NonNull::from(bytes.as_mut_slice()).cast();
+        // Not a box: to move one claims that no other pointer to its bytes is in use.
         let backing = Backing::Heap(bytes);
-        // SAFETY: the box keeps `len` bytes there, is never touched again, and nothing unmaps it.
+        // SAFETY: the vector keeps `len` bytes there, is never touched again, and nothing unmaps it.
         Ok(unsafe { Self::of_mapping(base, len, len, backing) })
     }
 
@@ -186,7 +186,7 @@ impl Region {
         match &self.mapping.backing {
             Backing::File(fd) => Ok(Adopted::of_file(fd, self.address(), offset, len)),
             Backing::Mapped | Backing::Across(_) => Err(AdoptError::Theirs(address)),
-            // SAFETY: the box lives as long as the region, so the allocator leaves its pages mapped
+            // SAFETY: the vector lives as long as the region, so the allocator leaves its pages mapped
             // as they are, and only copies and atomics touch its bytes. What else is on the pages
             // is left alone by who is given the file. glibc's allocator does not rely on zeroes
             // from `MADV_DONTNEED`; the limits above say what to do with another.

@@ -33,6 +33,17 @@ fn only_rings_that_can_be_are_made() {
         Consumer::new(&region, 8, geometry).unwrap_err(),
         RingLayoutError::Misaligned(8)
     );
+    // Memory of the program may begin anywhere; entries are words of eight bytes.
+    let mut words = vec![0u64; 101];
+    let base = NonNull::from(&mut words[0]).cast::<u8>();
+    for shift in [1, 2, 4] {
+        // SAFETY: inside the vector.
+        let start = unsafe { base.add(shift) };
+        // SAFETY: the vector is 8 bytes longer, lives longer, and is not used meanwhile.
+        let region = unsafe { Region::of_memory(start, 800) }.unwrap();
+        let refused = Producer::new(&region, 0, geometry).unwrap_err();
+        assert_eq!(refused, RingLayoutError::Address(region.address()));
+    }
     for offset in [64, 1 << 40, u64::MAX - 63] {
         let refused = Producer::new(&region, offset, geometry).unwrap_err();
         assert!(matches!(refused, RingLayoutError::OutOfRange(_)));
