@@ -4,9 +4,11 @@
 //! carry-less multiplication from 128 bytes on only; a small packet has about 100 bytes under its
 //! ICRC, and table lookups over these were the largest single cost of a 64-byte SEND.
 //!
-//! [`update`] works on the raw register: nothing is inverted at either end. The only
-//! `unsafe` in this crate is the call of functions that need CPU features which were just
-//! detected; it is a crate of its own so that `xroce-wire` can go on forbidding `unsafe`.
+//! [`update`] works on the raw register: nothing is inverted at either end.
+//!
+//! There are two kinds of `unsafe` here: calls of functions that need CPU features which were just
+//! detected, and copies through raw pointers ([`copy_joined`]) out of memory that others may write.
+//! It is a crate of its own so that `xroce-wire` can go on forbidding `unsafe`.
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;

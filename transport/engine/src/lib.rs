@@ -1,8 +1,8 @@
 //! The poll-mode data plane. One [`Engine`] owns its queue pairs, memory regions and completion
 //! queues on one thread, and one port; [`Engine::poll_once`] runs everything to completion:
-//! timers, transmit burst, flush, receive burst.
+//! timers, transmit burst, flush, receive burst; where a timer is due, the receive burst comes first.
 //!
-//! Time is handed in: [`xroce_api::clock::now`] is the one place that reads a clock, the simulator
+//! Time is handed in: [`xroce_api::clock::now`] is the one place that reads this clock, the simulator
 //! has its own.
 #![forbid(unsafe_code)]
 
