@@ -37,6 +37,7 @@ fn seen(adopted: &Adopted) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn a_large_vector_is_shared_both_ways_and_can_grow() {
     let mut data: Vec<u8> = (0..1 << 20).map(|i: u32| i.to_le_bytes()[1]).collect();
     let adopted = adopt_slice(&data);
@@ -56,6 +57,7 @@ fn a_large_vector_is_shared_both_ways_and_can_grow() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn small_blocks_and_their_neighbours_stay_usable() {
     let mut blocks: Vec<Box<[u8; 100]>> = (0..500u32)
         .map(|n| Box::new([n.to_le_bytes()[0]; 100]))
@@ -80,6 +82,7 @@ fn small_blocks_and_their_neighbours_stay_usable() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn a_buffer_on_the_stack_is_shared_with_either_guard() {
     for kinds in [[Faults::All], [Faults::User]] {
         let space = std::hint::black_box([5u8; 256 << 10]);
@@ -136,6 +139,7 @@ fn increments_survive(kinds: &[Faults]) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn no_write_of_another_thread_is_lost() {
     increments_survive(&[Faults::All]);
     increments_survive(&[Faults::User]);
@@ -151,6 +155,7 @@ fn pages(pages: usize, prot: ProtFlags) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn pages_never_touched_can_be_adopted() {
     let start = pages(16, ProtFlags::READ | ProtFlags::WRITE);
     let adopted = adopt_here(start, 16 * PAGE, &GUARDS).unwrap();
@@ -158,6 +163,7 @@ fn pages_never_touched_can_be_adopted() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn what_is_adopted_is_found_again_and_gaps_are_filled() {
     let start = pages(8, ProtFlags::READ | ProtFlags::WRITE);
     let first = adopt_here(start + 2 * PAGE + 5, 2 * PAGE, &GUARDS).unwrap();
@@ -184,6 +190,7 @@ fn what_is_adopted_is_found_again_and_gaps_are_filled() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn what_cannot_be_adopted_is_named() {
     let refused = |address, len| adopt_here(address, len, &GUARDS).unwrap_err();
     assert!(matches!(refused(4096, 0), AdoptError::Empty));
@@ -202,6 +209,7 @@ fn what_cannot_be_adopted_is_named() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn without_a_guard_nothing_is_adopted() {
     let start = pages(1, ProtFlags::READ | ProtFlags::WRITE);
     let refused = adopt_here(start, 1, &[]).unwrap_err();
@@ -209,6 +217,7 @@ fn without_a_guard_nothing_is_adopted() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn another_process_sees_the_same_bytes() {
     let data: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 253) as u8).collect();
     let adopted = adopt_slice(&data);
@@ -224,6 +233,7 @@ fn another_process_sees_the_same_bytes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn the_memfd_cannot_shrink() {
     let start = pages(1, ProtFlags::READ | ProtFlags::WRITE);
     let adopted = adopt_here(start, 1, &GUARDS).unwrap();
