@@ -21,7 +21,8 @@ INTEROP ?=
 .PHONY: help setup setup-test setup-bench setup-interop build demo demo-daemon test fmt lint doc unit deny \
     bench bench-peer micro gate soak boundary \
     daemon-soak hop sim paper fuzz interop interop-build interop-daemon interop-smoke interop-rate deb \
-    deb-smoke clean
+    deb-smoke msrv miri asan \
+    package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -154,6 +155,21 @@ deb: build ## a Debian package: target/xroce_*.deb
 
 deb-smoke: build ## installs it into a root of its own, runs it there, purges it (as root)
 	@scripts/deb-smoke.sh
+
+# CLIENT=1: no more than what a client of the daemon builds, in a third of the time.
+msrv: setup ## the oldest compiler that Cargo.toml promises builds libraries and programs
+	@scripts/msrv.sh $(if $(CLIENT),client)
+
+# What Miri can run of them; on a nightly compiler.
+miri: setup ## undefined behaviour in the tests of crc, wire, abi and shm
+	@scripts/miri.sh
+
+asan: setup-test ## AddressSanitizer over adoption, the daemon's memory and AF_XDP
+	@scripts/asan.sh
+
+# VERIFY=1 also builds each from its package, which takes minutes.
+package: setup ## the public crates as for a registry: target/package/*.crate
+	@scripts/package.sh $(if $(VERIFY),verify)
 
 clean: ## removes what was built
 	$(CARGO) clean

@@ -18,7 +18,8 @@ fn main() {
         if let Err(error) = skeleton(&source, &out.join(format!("{name}.skel.rs"))) {
             eprintln!(
                 "could not compile {source}: {error:#}\n\
-                 The XDP programs need clang and the kernel headers: \
+                 The XDP programs need rustfmt (rustup component add rustfmt), clang and the kernel \
+                 headers: \
                  apt-get install clang libelf-dev zlib1g-dev m4 pkg-config make gcc libc6-dev\n\
                  or build without AF_XDP: --no-default-features"
             );

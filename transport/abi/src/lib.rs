@@ -72,3 +72,8 @@ pub enum BadEntry {
         needed: usize,
     },
 }
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

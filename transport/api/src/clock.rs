@@ -1,4 +1,4 @@
-//! The one place that reads a clock.
+//! The one place that reads the clock that timers and rates go by. Nobody can set it.
 
 use std::sync::OnceLock;
 

@@ -46,3 +46,8 @@ pub mod types {
     pub use crate::object::{Ah, GidEntry, Mr, Mw, MwId, MwType, Range, Rereg};
     pub use crate::stats::{EngineStats, PortStats};
 }
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -44,3 +44,8 @@ pub use xroce_api::SOCKET_DEFAULT;
 
 /// Version of everything in this crate and of what stands in the rings.
 pub const VERSION: u16 = 1;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

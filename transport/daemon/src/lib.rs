@@ -1,8 +1,8 @@
-//! An engine that many processes share.
+//! Engines that many processes share.
 //!
-//! The daemon owns the port and runs the engine; processes attach by a socket, get the memory of
-//! their rings by it, and from then on post and poll without a system call while the engine is
-//! awake.
+//! The daemon owns the ports of its devices and runs an engine for each; processes attach by a
+//! socket, get the memory of their rings by it, and from then on post and poll without a system call
+//! while the engine is awake.
 //!
 //! # Threads
 //! * One per device (`serve`): it has the engine and nothing else touches it. Commands reach it
@@ -38,3 +38,8 @@ pub use error::DaemonError;
 pub use listener::{Daemon, DeviceTotals, Reloaded};
 pub use serve::totals::Totals;
 pub use xroce_api::message::Limits;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

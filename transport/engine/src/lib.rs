@@ -1,8 +1,8 @@
 //! The poll-mode data plane. One [`Engine`] owns its queue pairs, memory regions and completion
 //! queues on one thread, and one port; [`Engine::poll_once`] runs everything to completion:
-//! timers, transmit burst, flush, receive burst.
+//! timers, transmit burst, flush, receive burst; where a timer is due, the receive burst comes first.
 //!
-//! Time is handed in: [`xroce_api::clock::now`] is the one place that reads a clock, the simulator
+//! Time is handed in: [`xroce_api::clock::now`] is the one place that reads this clock, the simulator
 //! has its own.
 #![forbid(unsafe_code)]
 
@@ -35,3 +35,8 @@ pub use notify::{CnpScope, NotifyConfig};
 pub use poll_mode::Poller;
 pub use sched::{CLASSES_MAX, TrafficClasses, Trust};
 pub use xroce_api::{PollMode, clock};
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

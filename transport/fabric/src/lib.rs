@@ -59,3 +59,8 @@ pub use setup::{Change, Fault, Setup, SetupError};
 pub use sim::Simulation;
 pub use topology::{HOSTS_MAX, Link, PORTS_MAX, Speed, Topology};
 pub use units::{BitRate, Bytes, QuantityError, Time};
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,8 +1,9 @@
 //! The one trait below which all backends plug in.
 //!
 //! A backend moves bytes and nothing else: it neither parses RoCE nor keeps protocol state. The
-//! engine owns it, calls it from one thread, and in this order: `rx_burst`, then any number of
-//! `tx_begin`/`tx_commit`, then one `tx_flush`. Frames are lent, never given: a slice from
+//! engine owns it and calls it from one thread. In each turn it makes any number of
+//! `tx_begin`/`tx_commit`, then one `tx_flush`, and one `rx_burst`: after them, or before them when a
+//! timer is due. A backend must not rely on either order. Frames are lent, never given: a slice from
 //! `tx_begin` belongs to the caller until the next call on the port.
 
 use core::time::Duration;

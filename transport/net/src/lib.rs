@@ -21,3 +21,8 @@ pub mod sim;
 pub mod udp;
 #[cfg(feature = "xdp")]
 pub mod xdp;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

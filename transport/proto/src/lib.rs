@@ -27,3 +27,8 @@ pub mod srq;
 pub mod time;
 pub mod wc;
 pub mod wr;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! The three ways a packet can be refused, and no others.
+//! The ways a packet can be refused, and no others: see [`Reject`].
 
 use xroce_wire::syndrome::{NakCode, RnrTimer};
 

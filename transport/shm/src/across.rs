@@ -97,6 +97,7 @@ mod tests {
     use crate::AtomicAtError;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
     fn memory_of_a_process_is_read_and_written_where_it_is() {
         let there = Region::of_heap(vec![7; 10_000]).unwrap();
         let across = Region::across(std::process::id(), there.address(), 10_000).unwrap();
@@ -119,6 +120,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
     fn what_is_not_there_is_refused() {
         let me = std::process::id();
         // Nothing is mapped at the beginning.
@@ -132,6 +134,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no /proc")]
     fn a_process_that_is_gone_has_no_memory() {
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())

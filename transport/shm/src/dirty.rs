@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_drain_reports_each_marked_number_once() {
-        let region = Region::anonymous(1024).unwrap();
+        let region = Region::for_tests(1024);
         let set = DirtySet::new(&region, 64, 4096).unwrap();
         assert!(set.is_empty() && drained(&set).is_empty());
         for n in [4095, 0, 63, 64, 63] {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn whatever_is_written_only_numbers_below_the_limit_come() {
-        let region = Region::anonymous(640).unwrap();
+        let region = Region::for_tests(640);
         let set = DirtySet::new(&region, 0, 100).unwrap();
         let (number, limit) = (100, 100);
         assert_eq!(set.mark(number), Err(NotInSet { number, limit }));
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_set_fits_or_is_refused() {
-        let region = Region::anonymous(640).unwrap();
+        let region = Region::for_tests(640);
         assert_eq!(
             DirtySet::new(&region, 0, 4097).unwrap_err(),
             DirtySetError::Limit(4097)
@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn marks_of_many_threads_all_arrive() {
-        let region = Region::anonymous(640).unwrap();
+        const ROUNDS: u32 = if cfg!(miri) { 50 } else { 20_000 };
+        let region = Region::for_tests(640);
         let set = DirtySet::new(&region, 0, 4096).unwrap();
         let published: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
         let taken = std::thread::scope(|scope| {
@@ -222,7 +223,7 @@ mod tests {
                 .map(|thread| {
                     let (set, published) = (&set, &published);
                     scope.spawn(move || {
-                        for n in 0..20_000u32 {
+                        for n in 0..ROUNDS {
                             let number = (n * 7 + thread) % 4096;
                             published[number as usize].fetch_add(1, Ordering::Relaxed);
                             set.mark(number).unwrap();
@@ -234,10 +235,15 @@ mod tests {
             let mut take = |n: u32| taken += published[n as usize].swap(0, Ordering::Relaxed);
             while markers.iter().any(|m| !m.is_finished()) {
                 set.drain(&mut take);
+                std::thread::yield_now();
+            }
+            // Joined, not only finished: from then on all that they did is seen.
+            for marker in markers {
+                marker.join().unwrap();
             }
             set.drain(&mut take);
             taken
         });
-        assert_eq!(taken, 60_000);
+        assert_eq!(taken, u64::from(3 * ROUNDS));
     }
 }

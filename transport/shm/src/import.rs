@@ -257,6 +257,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn both_sides_see_the_same_memory() {
         let ours = Region::anonymous(10_000).unwrap();
         ours.write_at(9_999, &[7]).unwrap();
@@ -270,6 +271,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn what_could_kill_this_process_is_refused() {
         let shrink = SealFlags::SHRINK;
         let import = |fd, len| Region::from_client(fd, len).unwrap_err();
@@ -296,6 +298,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_long_empty_file_takes_no_memory() {
         let file = memfd(1 << 40, SealFlags::SHRINK);
         let region = Region::from_client(file.try_clone().unwrap(), 1 << 40).unwrap();
@@ -305,6 +308,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn pieces_lie_one_after_the_other() {
         let a = Region::anonymous(3 * 4096).unwrap();
         let b = Region::anonymous(4096).unwrap();
@@ -338,6 +342,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn huge_pages_are_mapped_whole() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
         let made = memfd_create("huge", flags).and_then(|fd| {

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn one_kick_for_each_time_parked() {
-        let region = Region::anonymous(8).unwrap();
+        let region = Region::for_tests(8);
         let word = ParkWord::new(&region, 4).unwrap();
         assert!(!word.must_kick());
         word.park();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_event_comes_for_what_was_armed() {
-        let region = Region::anonymous(8).unwrap();
+        let region = Region::for_tests(8);
         let word = ArmWord::new(&region, 0).unwrap();
         assert!(!word.must_notify(true));
         word.arm(Arm::Solicited);
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_word_is_aligned_and_inside() {
-        let region = Region::anonymous(8).unwrap();
+        let region = Region::for_tests(8);
         let refused = ParkWord::new(&region, 2).unwrap_err();
         assert_eq!(refused, AtomicAtError::Misaligned(2));
         assert!(ArmWord::new(&region, 8).is_err());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::across::Across;
-use crate::adopt::{AdoptError, Adopted, Race};
+use crate::adopt::{AdoptError, Adopted, adopt};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use xroce_crc::COPY_CHUNK;
@@ -43,7 +43,7 @@ pub(crate) enum Backing {
     /// A mapping that another process has its own file of, or got the file of.
     Mapped,
     /// Memory of the allocator.
-    Heap(#[allow(dead_code, reason = "kept alive")] Box<[u8]>),
+    Heap(#[allow(dead_code, reason = "kept alive")] Vec<u8>),
     /// Memory that somebody else looks after.
     Lent,
     /// Memory of another process, which has no address here.
@@ -116,15 +116,15 @@ impl Region {
     ///
     /// # Errors
     /// There are none.
-    pub fn of_heap(bytes: Vec<u8>) -> io::Result<Self> {
-        let mut bytes = bytes.into_boxed_slice();
+    pub fn of_heap(mut bytes: Vec<u8>) -> io::Result<Self> {
         let len = bytes.len();
         if len == 0 {
             return Err(no_bytes());
         }
-        let base = NonNull::from(&mut *bytes).cast();
+        let base = NonNull::from(bytes.as_mut_slice()).cast();
+        // Not a box: to move one claims that no other pointer to its bytes is in use.
         let backing = Backing::Heap(bytes);
-        // SAFETY: the box keeps `len` bytes there, is never touched again, and nothing unmaps it.
+        // SAFETY: the vector keeps `len` bytes there, is never touched again, and nothing unmaps it.
         Ok(unsafe { Self::of_mapping(base, len, len, backing) })
     }
 
@@ -137,6 +137,10 @@ impl Region {
     /// Until the last clone of the region is gone, and nobody has a registration of it, the bytes
     /// are readable and writable memory of this process; and the program has no reference to them
     /// while a peer, or a call that copies, may read or write there: raw pointers and atomics only.
+    ///
+    /// [`Self::share`] may turn the pages they lie on into shared memory. So until then nobody
+    /// unmaps these pages, moves them or changes their protection, and nobody relies on
+    /// `MADV_DONTNEED` to zero them or on `fork` to copy them.
     pub unsafe fn of_memory(base: NonNull<u8>, len: usize) -> io::Result<Self> {
         if len == 0 {
             return Err(no_bytes());
@@ -145,12 +149,33 @@ impl Region {
         Ok(unsafe { Self::of_mapping(base, len, len, Backing::Lent) })
     }
 
-    /// A part of it for another process. Memory that is in no memfd yet is moved into one where it
-    /// lies ([`crate::adopt()`]).
+    /// A part of it for another process. Memory that is in no memfd yet is adopted: moved into one
+    /// where it lies. That costs a copy, and threads that write there wait meanwhile.
+    ///
+    /// # What stays
+    /// Adopted memory stays adopted for the life of the process, or until its owner unmaps it.
+    /// Moving it back would cost a second copy, a reader in the daemon would be left with the old
+    /// pages, and other registrations may lie on the same pages. Shared anew, it costs no copy.
+    ///
+    /// # Limits
+    /// * Whole pages are shared. Who is given a file reaches the neighbours of the part too, and is
+    ///   trusted to leave them alone.
+    /// * A child of `fork` shares adopted pages with its parent instead of having a copy.
+    /// * Each adopted piece keeps a descriptor open, until the memory is unmapped and no
+    ///   [`Adopted`] refers to it.
+    /// * `madvise(MADV_DONTNEED)` no longer zeroes the pages. An allocator that relies on that (not
+    ///   glibc's) could hand out memory as zero that is not: with such a one take
+    ///   [`Self::anonymous`], not [`Self::of_heap`]. `mlock` and advice on huge pages are lost.
+    /// * Unprivileged, only faults of user code can be held off: a *system call* of another thread
+    ///   that writes to the pages during the copy fails with `EFAULT`, and a signal to a thread
+    ///   whose stack is among the pages, or a switch of a thread whose control block is, ends the
+    ///   process. The caller's signals are blocked meanwhile.
+    /// * File-backed memory (among it initialised statics), executable, read-only, shared and
+    ///   huge-page memory is refused; the error names the mapping.
     ///
     /// # Errors
     /// The part is not inside, another process owns the file, or see [`AdoptError`].
-    pub fn share(&self, offset: u64, len: u64, race: Race) -> Result<Adopted, AdoptError> {
+    pub fn share(&self, offset: u64, len: u64) -> Result<Adopted, AdoptError> {
         let address = self.address().saturating_add(offset);
         let inside = offset
             .checked_add(len)
@@ -161,7 +186,13 @@ impl Region {
         match &self.mapping.backing {
             Backing::File(fd) => Ok(Adopted::of_file(fd, self.address(), offset, len)),
             Backing::Mapped | Backing::Across(_) => Err(AdoptError::Theirs(address)),
-            Backing::Heap(_) | Backing::Lent => crate::adopt(address, len, race),
+            // SAFETY: the vector lives as long as the region, so the allocator leaves its pages mapped
+            // as they are, and only copies and atomics touch its bytes. What else is on the pages
+            // is left alone by who is given the file. glibc's allocator does not rely on zeroes
+            // from `MADV_DONTNEED`; the limits above say what to do with another.
+            Backing::Heap(_) => unsafe { adopt(address, len) },
+            // SAFETY: the caller of `of_memory` has promised it of these pages.
+            Backing::Lent => unsafe { adopt(address, len) },
         }
     }
 
@@ -414,12 +445,25 @@ impl Region {
 }
 
 #[cfg(test)]
+impl Region {
+    /// As [`Self::anonymous`], for tests that need no file: Miri has no memfd.
+    pub(crate) fn for_tests(len: usize) -> Self {
+        if !cfg!(miri) {
+            return Self::anonymous(len).unwrap();
+        }
+        let words = vec![0u64; len.div_ceil(8)].leak();
+        // SAFETY: memory that lives for ever, which nobody else knows.
+        unsafe { Self::of_memory(NonNull::from(words).cast(), len) }.unwrap()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn copies_in_and_out_over_chunk_borders() {
-        let region = Region::anonymous(10_000).unwrap();
+        let region = Region::for_tests(10_000);
         let data: Vec<u8> = (0..5000u32).map(|i| (i % 251) as u8).collect();
         for offset in [0, 1, 31, 1023, 1024, 5000] {
             region.write_at(offset, &data).unwrap();
@@ -431,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_bounds_hold() {
-        let region = Region::anonymous(100).unwrap();
+        let region = Region::for_tests(100);
         for (offset, len) in [
             (0, 101),
             (100, 1),
@@ -456,6 +500,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn the_size_is_sealed() {
         let region = Region::anonymous(4096).unwrap();
         assert!(ftruncate(region.fd().unwrap(), 0).is_err());
@@ -468,7 +513,7 @@ mod tests {
 
     #[test]
     fn atomics_return_what_was_there() {
-        let region = Region::anonymous(24).unwrap();
+        let region = Region::for_tests(24);
         region.write_at(8, &5u64.to_ne_bytes()).unwrap();
         assert_eq!(region.fetch_add_at(8, u64::MAX), Ok(5));
         assert_eq!(region.compare_swap_at(8, 5, 9), Ok(4));
@@ -483,7 +528,7 @@ mod tests {
 
     #[test]
     fn atomics_keep_their_bounds() {
-        let region = Region::anonymous(20).unwrap();
+        let region = Region::for_tests(20);
         for offset in [16, 24, u64::MAX - 7] {
             let refused = region.fetch_add_at(offset, 1);
             assert!(matches!(refused, Err(AtomicAtError::OutOfRange(_))));
@@ -495,24 +540,26 @@ mod tests {
 
     #[test]
     fn additions_of_two_threads_all_count() {
-        let region = Region::anonymous(8).unwrap();
+        const ROUNDS: u64 = if cfg!(miri) { 100 } else { 10_000 };
+        let region = Region::for_tests(8);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    for _ in 0..10_000 {
+                    for _ in 0..ROUNDS {
                         region.fetch_add_at(0, 1).unwrap();
                     }
                 });
             }
         });
-        assert_eq!(region.fetch_add_at(0, 0), Ok(20_000));
+        assert_eq!(region.fetch_add_at(0, 0), Ok(2 * ROUNDS));
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_part_of_a_file_is_shared_where_it_lies() {
         let region = Region::anonymous(10_000).unwrap();
         region.write_at(5000, b"here").unwrap();
-        let shared = region.share(5000, 4, Race::Refuse).unwrap();
+        let shared = region.share(5000, 4).unwrap();
         let [piece] = shared.pieces() else { panic!() };
         assert_eq!((piece.offset, piece.len, shared.lead()), (4096, 908, 904));
         let theirs = Region::from_pieces(vec![crate::Piece {
@@ -523,7 +570,7 @@ mod tests {
         let mut seen = [0; 4];
         theirs.unwrap().read_at(shared.lead(), &mut seen).unwrap();
         assert_eq!(&seen, b"here");
-        assert!(region.share(9_999, 2, Race::Refuse).is_err());
+        assert!(region.share(9_999, 2).is_err());
     }
 
     #[test]
@@ -541,7 +588,7 @@ mod tests {
 
     #[test]
     fn clones_are_the_same_memory() {
-        let a = Region::anonymous(8).unwrap();
+        let a = Region::for_tests(8);
         let b = a.clone();
         a.write_at(3, &[42]).unwrap();
         let mut byte = [0];

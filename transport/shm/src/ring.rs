@@ -64,6 +64,11 @@ pub enum RingLayoutError {
     /// The place in the region.
     #[error("a ring at offset {0}, which is not a multiple of {RING_ALIGN}")]
     Misaligned(u64),
+    /// The address of the region: entries are atomic words of eight bytes.
+    #[error(
+        "a ring in memory at {0:#x}, which is not a multiple of 8: Region::anonymous is aligned"
+    )]
+    Address(u64),
     /// The ring reaches past the end of the region.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
@@ -333,10 +338,14 @@ impl InRegion {
             Shared::new(region, offset + at).map_err(|_| RingLayoutError::Misaligned(offset + at))
         };
         let entries = region.pointer(offset + ENTRIES_AT, len - 384)?;
+        let entries = entries.cast::<AtomicU64>();
+        if !entries.is_aligned() {
+            return Err(RingLayoutError::Address(region.address()));
+        }
         Ok(Self {
             producer: word(PRODUCER_AT)?,
             consumer: word(CONSUMER_AT)?,
-            entries: entries.cast(),
+            entries,
             words: geometry.entry_size as usize / 8,
             mask: geometry.capacity - 1,
             _region: region.clone(),
@@ -362,8 +371,8 @@ impl InRegion {
         // SAFETY: `index & mask` is below the capacity and `word` below the words of an entry, so
         // `at` is a word of the entries, which `new` proved inside the mapping.
         let at = unsafe { self.entries.add(at) };
-        // SAFETY: inside the mapping, which lives as long as `self`; aligned, because mapping,
-        // ring and entries start at multiples of 8. An atomic of any bits, whoever writes there.
+        // SAFETY: inside the mapping, which lives as long as `self`; aligned, because
+        // the first entry is and all are multiples of 8 long. An atomic of any bits, whoever writes there.
         Some(unsafe { at.as_ref() })
     }
 }

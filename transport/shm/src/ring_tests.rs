@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 fn ring(entry_size: u32, capacity: u32) -> (Region, Producer, Consumer) {
     let geometry = Geometry::new(entry_size, capacity).unwrap();
-    let region = Region::anonymous(usize::try_from(geometry.bytes()).unwrap()).unwrap();
+    let region = Region::for_tests(usize::try_from(geometry.bytes()).unwrap());
     let producer = Producer::new(&region, 0, geometry).unwrap();
     let consumer = Consumer::new(&region, 0, geometry).unwrap();
     (region, producer, consumer)
@@ -27,12 +27,23 @@ fn only_rings_that_can_be_are_made() {
         Geometry::new(ENTRY_MAX, CAPACITY_MAX).unwrap().bytes(),
         384 + (256 << 20)
     );
-    let region = Region::anonymous(700).unwrap();
+    let region = Region::for_tests(700);
     assert!(Producer::new(&region, 0, geometry).is_ok());
     assert_eq!(
         Consumer::new(&region, 8, geometry).unwrap_err(),
         RingLayoutError::Misaligned(8)
     );
+    // Memory of the program may begin anywhere; entries are words of eight bytes.
+    let mut words = vec![0u64; 101];
+    let base = NonNull::from(&mut words[0]).cast::<u8>();
+    for shift in [1, 2, 4] {
+        // SAFETY: inside the vector.
+        let start = unsafe { base.add(shift) };
+        // SAFETY: the vector is 8 bytes longer, lives longer, and is not used meanwhile.
+        let region = unsafe { Region::of_memory(start, 800) }.unwrap();
+        let refused = Producer::new(&region, 0, geometry).unwrap_err();
+        assert_eq!(refused, RingLayoutError::Address(region.address()));
+    }
     for offset in [64, 1 << 40, u64::MAX - 63] {
         let refused = Producer::new(&region, offset, geometry).unwrap_err();
         assert!(matches!(refused, RingLayoutError::OutOfRange(_)));
@@ -129,7 +140,7 @@ fn indices_run_over_the_end_of_u32() {
 
 #[test]
 fn entries_of_another_thread_come_whole_and_in_order() {
-    const ENTRIES: u64 = 200_000;
+    const ENTRIES: u64 = if cfg!(miri) { 200 } else { 200_000 };
     let (_, mut producer, mut consumer) = ring(64, 16);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -169,7 +180,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Release),
         1 => Just(Op::Take),
     ];
-    prop::collection::vec(op, 0..300)
+    prop::collection::vec(op, 0..if cfg!(miri) { 20 } else { 300 })
 }
 
 proptest! {
@@ -227,11 +238,11 @@ proptest! {
     /// bytes around the ring are as before), and never more entries than the capacity at a time.
     #[test]
     fn hostile_indices_stay_inside(
-        steps in prop::collection::vec((any::<u32>(), 0u32..20, any::<bool>()), 1..60),
+        steps in prop::collection::vec((any::<u32>(), 0u32..20, any::<bool>()), 1..if cfg!(miri) { 8 } else { 60 }),
     ) {
         let geometry = Geometry::new(24, 4).unwrap();
         let len = usize::try_from(geometry.bytes()).unwrap();
-        let region = Region::anonymous(len + 256).unwrap();
+        let region = Region::for_tests(len + 256);
         region.write_at(0, &[0xa5; 128]).unwrap();
         region.write_at(len as u64 + 128, &[0xa5; 128]).unwrap();
         let mut producer = Producer::new(&region, 128, geometry).unwrap();

@@ -134,3 +134,8 @@ pub use xroce_shm::Region;
 pub use xroce_wire::newtypes::{Gid, LKey, PKey, PathMtu, Psn, QKey, Qpn, RKey, Va};
 pub use xroce_wire::path::AhAttr;
 pub use xroce_wire::syndrome::RnrTimer;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -38,3 +38,8 @@ pub mod syndrome;
 pub mod template;
 pub mod udp;
 pub mod xrceth;
+
+/// The example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -15,6 +15,9 @@ use xroce_wire::opcode::Opcode;
 use xroce_wire::packet::{Packet, PacketError};
 use xroce_wire::template::Lower;
 
+/// Miri takes some lengths and bits only.
+const STEP: usize = if cfg!(miri) { 43 } else { 1 };
+
 const ETH: usize = 14;
 const BTH_V4: usize = ETH + 28;
 const BTH_V6: usize = ETH + 48;
@@ -123,7 +126,7 @@ fn case_3_everything_else_is_covered() {
     for (v, masked) in [(V4, &masked_v4[..]), (V6, &masked_v6[..])] {
         let good = send(v, 5);
         for at in ETH..good.len() {
-            for bit in 0..8 {
+            for bit in (0..8).step_by(STEP) {
                 let mut bytes = good.clone();
                 bytes[at] ^= 1 << bit;
                 let checksum = (ETH + 10..ETH + 12).contains(&at);
@@ -177,7 +180,7 @@ fn case_4_short_packets_and_forged_pads() {
 #[test]
 fn case_5_every_opcode_and_length() {
     for opcode in 0..=u8::MAX {
-        for len in 0..=128 {
+        for len in (0..=128).step_by(STEP) {
             for pad in 0..=3 {
                 let mut bytes = vec![0; len];
                 if let [first, second, ..] = &mut bytes[..] {
@@ -228,7 +231,7 @@ fn case_5_every_opcode_and_length() {
 fn case_5_whole_frames() {
     let template = send(V4, 128);
     for opcode in 0..=u8::MAX {
-        for len in 0..=128usize {
+        for len in (0..=128usize).step_by(STEP) {
             let mut bytes = template[..BTH_V4 + len].to_vec();
             if len > 0 {
                 bytes[BTH_V4] = opcode;

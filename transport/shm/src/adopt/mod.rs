@@ -10,24 +10,7 @@
 //! meanwhile is lost. It is a thread of its own because its stack is not among the pages; and it
 //! allocates nothing while they are protected, as they may be the heap.
 //!
-//! # What stays
-//! Adopted memory stays adopted for the life of the process, or until its owner unmaps it. Moving
-//! it back would cost a second copy, a reader in the daemon would be left with the old pages, and
-//! other registrations may lie on the same pages. Registered anew, it costs no copy.
-//!
-//! # Limits
-//! * Whole pages are adopted, so the process they are given to sees neighbours of the range too.
-//! * A child of `fork` shares adopted pages with its parent instead of having a copy.
-//! * Each adopted piece keeps a descriptor open, until the memory is unmapped and no
-//!   [`Adopted`] refers to it.
-//! * `madvise(MADV_DONTNEED)` no longer zeroes the pages: an allocator that relies on that (not
-//!   glibc) could hand out memory as zero that is not. `mlock` and advice on huge pages are lost.
-//! * Unprivileged, only faults of user code can be held off: a *system call* of another thread that
-//!   writes to the pages during the copy fails with `EFAULT`, and a signal to a thread whose stack
-//!   is among the pages, or a switch of a thread whose control block is, ends the process. The
-//!   caller's signals are blocked meanwhile.
-//! * File-backed memory (among it initialised statics), executable, read-only, shared and huge-page
-//!   memory is refused; the error names the mapping.
+//! What stays of it, and what it cannot do: [`crate::Region::share`].
 
 mod guard;
 mod maps;
@@ -58,15 +41,9 @@ const ROOM: u64 = 1 << 40;
 /// Bytes of one copy by the system, which takes less than 2 GiB.
 const COPY: u64 = 64 << 20;
 
-/// What to do where writers cannot be held off (no userfaultfd).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Race {
-    /// Adopt nothing.
-    Refuse,
-    /// Copy all the same. The caller answers for it that no thread writes to the pages, neighbours
-    /// of the range included, during the call: what is written then may be lost.
-    AllowRace,
-}
+/// How writers are held off, the better way first. System calls that write are held off only by the
+/// first, which needs a privilege.
+const GUARDS: [Faults; 2] = [Faults::All, Faults::User];
 
 /// Memory that was not adopted; it is as before.
 #[derive(Debug, thiserror::Error)]
@@ -189,19 +166,34 @@ static FILES: Mutex<Vec<File>> = Mutex::new(Vec::new());
 /// Makes the pages of `len` bytes at `address` shareable; pages that are so already stay where they
 /// are.
 ///
-/// The range has to stay mapped during the call. It costs a copy of the pages, as to memory never
-/// touched (1 GiB: 0.7 s), and some tenths of a millisecond (`examples/adopt_cost.rs`); threads
-/// that write to the pages wait so long.
+/// It costs a copy of the pages, as to memory never touched (1 GiB: 0.7 s), and some tenths of a
+/// millisecond (`examples/adopt_cost.rs`); threads that write to the pages wait so long.
 ///
 /// # Errors
 /// [`AdoptError`]; memory is as before, but of a range in several mappings or with adopted pages in
-/// its middle a first part may have been adopted.
-pub fn adopt(address: u64, len: u64, race: Race) -> Result<Adopted, AdoptError> {
-    adopt_with(address, len, race, &[Faults::All, Faults::User])
+/// its middle a first part may have been adopted. Where writers cannot be held off (no
+/// userfaultfd), nothing is adopted.
+///
+/// # Safety
+/// "The pages" are all pages on which a byte of the range lies; so they may hold bytes of others.
+/// * During the call no thread unmaps the pages, moves them, maps something else there or changes
+///   their protection: they would be replaced by what was there when the call began.
+/// * From then on whoever gets a file of [`Adopted::pieces`] can write any byte of the pages at any
+///   time. While somebody has such a file who may write a byte, the program has no reference to
+///   that byte but to atomics: it uses raw pointers or a [`crate::Region`]. Who is given a file must
+///   leave bytes outside the range alone.
+/// * Nobody relies on what private memory does and shared memory does not: `MADV_DONTNEED` makes
+///   no zeroes, and after `fork` parent and child write to the same bytes.
+pub(crate) unsafe fn adopt(address: u64, len: u64) -> Result<Adopted, AdoptError> {
+    // SAFETY: the caller's promise.
+    unsafe { adopt_guarded(address, len, &GUARDS) }
 }
 
-/// As [`adopt`], trying `kinds` of guards in turn.
-fn adopt_with(address: u64, len: u64, race: Race, kinds: &[Faults]) -> Result<Adopted, AdoptError> {
+/// As [`adopt`], with the first of `guards` that the system grants.
+///
+/// # Safety
+/// As of [`adopt`].
+unsafe fn adopt_guarded(address: u64, len: u64, guards: &[Faults]) -> Result<Adopted, AdoptError> {
     if len == 0 {
         return Err(AdoptError::Empty);
     }
@@ -224,7 +216,8 @@ fn adopt_with(address: u64, len: u64, race: Race, kinds: &[Faults]) -> Result<Ad
         pieces.push(match part {
             Part::Shared(piece) => piece,
             Part::Ordinary(range) => {
-                let file = replace(range.clone(), race, kinds)?;
+                // SAFETY: whole pages of the caller's range.
+                let file = unsafe { replace(range.clone(), guards) }?;
                 let fd = Arc::clone(&file.fd);
                 files.push(file);
                 AdoptedPiece {
@@ -316,23 +309,23 @@ fn file(len: u64) -> Result<File, AdoptError> {
     })
 }
 
-/// Replaces `range` by a mapping of a memfd with the same bytes.
-fn replace(range: Range<u64>, race: Race, kinds: &[Faults]) -> Result<File, AdoptError> {
+/// Replaces `range`, whole pages, by a mapping of a memfd with the same bytes.
+///
+/// # Safety
+/// As of [`adopt`].
+unsafe fn replace(range: Range<u64>, guards: &[Faults]) -> Result<File, AdoptError> {
     let mut guard = Err(io::Error::from(io::ErrorKind::Unsupported));
-    for kind in kinds {
-        guard = Guard::new(*kind);
+    for faults in guards {
+        guard = Guard::new(*faults);
         if guard.is_ok() {
             break;
         }
     }
-    let guard = match (guard, race) {
-        (Ok(guard), _) => Some(guard),
-        (Err(_), Race::AllowRace) => None,
-        (Err(why), Race::Refuse) => return Err(AdoptError::NoGuard(why)),
-    };
+    let guard = guard.map_err(AdoptError::NoGuard)?;
     let file = file(range.end - range.start)?;
     let fd = Arc::clone(&file.fd);
-    let work = move || swap(&range, &fd, guard);
+    // SAFETY: the caller's promise; this function waits for the thread.
+    let work = move || unsafe { swap(&range, &fd, guard) };
     let quiet = Quiet::new();
     // The helper inherits the mask.
     let helper = std::thread::Builder::new().spawn(work);
@@ -354,18 +347,18 @@ type Failure = (&'static str, rustix::io::Errno);
 /// Protects, copies, replaces, wakes. Allocates nothing, and writes nowhere but to this thread's
 /// stack until the guard is dropped, which is at its end: after a failure the pages are protected
 /// until then.
-fn swap(range: &Range<u64>, fd: &OwnedFd, guard: Option<Guard>) -> Result<(), Failure> {
-    if let Some(guard) = &guard {
-        let held = guard.hold(range);
-        held.map_err(|e| ("protect the pages", errno(&e)))?;
-    }
-    let done = copy(range, fd).and_then(|()| cover(range, fd));
-    if let Some(guard) = guard {
-        // Closing it wakes as well, should this fail.
-        let woken = guard.wake(range);
-        drop(guard);
-        debug_assert!(woken.is_ok());
-    }
+///
+/// # Safety
+/// As of [`adopt`]; `fd` is a file of the length of `range` that nobody else knows.
+unsafe fn swap(range: &Range<u64>, fd: &OwnedFd, guard: Guard) -> Result<(), Failure> {
+    let held = guard.hold(range);
+    held.map_err(|e| ("protect the pages", errno(&e)))?;
+    // SAFETY: the pages stay what they are, and all writers wait.
+    let done = copy(range, fd).and_then(|()| unsafe { cover(range, fd) });
+    // Closing it wakes as well, should this fail.
+    let woken = guard.wake(range);
+    drop(guard);
+    debug_assert!(woken.is_ok());
     done
 }
 
@@ -398,7 +391,10 @@ fn copy(range: &Range<u64>, fd: &OwnedFd) -> Result<(), Failure> {
 }
 
 /// Maps the file over `range`.
-fn cover(range: &Range<u64>, fd: &OwnedFd) -> Result<(), Failure> {
+///
+/// # Safety
+/// As of [`adopt`]; the file has the bytes of `range`, and nobody writes there.
+unsafe fn cover(range: &Range<u64>, fd: &OwnedFd) -> Result<(), Failure> {
     let len = usize::try_from(range.end - range.start).unwrap_or(0);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // The pages are there; to map them now spares a fault for each.
@@ -408,7 +404,7 @@ fn cover(range: &Range<u64>, fd: &OwnedFd) -> Result<(), Failure> {
     let made = made.map_err(|e| ("map the memfd", e))?;
     let over = address(range.start);
     // SAFETY: both are whole pages, and `made` is this function's. What is replaced has the same
-    // bytes, as far as writers were held off, or as the caller of `AllowRace` answers for.
+    // bytes, and its owner has agreed to the exchange.
     let moved = unsafe { mremap_fixed(made, len, len, MremapFlags::MAYMOVE, over) };
     if let Err(why) = moved {
         // SAFETY: just mapped, known to nobody.

@@ -9,7 +9,15 @@ fn at<T>(of: &[T]) -> (u64, u64) {
 
 fn adopt_slice<T>(of: &[T]) -> Adopted {
     let (address, len) = at(of);
-    adopt(address, len, Race::Refuse).unwrap()
+    adopt_here(address, len, &GUARDS).unwrap()
+}
+
+/// Memory of the test that asks.
+fn adopt_here(address: u64, len: u64, guards: &[Faults]) -> Result<Adopted, AdoptError> {
+    // SAFETY: each test keeps its memory until its end, gives no file to a writer but itself, and
+    // looks at what it wrote through a file by `black_box`. Neither glibc's allocator nor a test
+    // relies on `MADV_DONTNEED`, and no test forks without a new program.
+    unsafe { adopt_guarded(address, len, guards) }
 }
 
 /// What another process would see.
@@ -29,6 +37,7 @@ fn seen(adopted: &Adopted) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn a_large_vector_is_shared_both_ways_and_can_grow() {
     let mut data: Vec<u8> = (0..1 << 20).map(|i: u32| i.to_le_bytes()[1]).collect();
     let adopted = adopt_slice(&data);
@@ -48,6 +57,7 @@ fn a_large_vector_is_shared_both_ways_and_can_grow() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn small_blocks_and_their_neighbours_stay_usable() {
     let mut blocks: Vec<Box<[u8; 100]>> = (0..500u32)
         .map(|n| Box::new([n.to_le_bytes()[0]; 100]))
@@ -72,11 +82,12 @@ fn small_blocks_and_their_neighbours_stay_usable() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn a_buffer_on_the_stack_is_shared_with_either_guard() {
     for kinds in [[Faults::All], [Faults::User]] {
         let space = std::hint::black_box([5u8; 256 << 10]);
         let (address, len) = at(&space[..20_000]);
-        match adopt_with(address, len, Race::Refuse, &kinds) {
+        match adopt_here(address, len, &kinds) {
             Ok(adopted) => assert!(seen(&adopted) == space[..20_000]),
             Err(AdoptError::NoGuard(why)) => println!("{kinds:?}: {why}"),
             Err(other) => panic!("{other}"),
@@ -104,7 +115,7 @@ fn increments_survive(kinds: &[Faults]) {
             }
         };
         let threads = [scope.spawn(count(0)), scope.spawn(count(2051))];
-        let adopted = adopt_with(address, len, Race::Refuse, kinds);
+        let adopted = adopt_here(address, len, kinds);
         std::thread::sleep(std::time::Duration::from_millis(20));
         stop.store(true, Ordering::Relaxed);
         (adopted, threads.map(|t| t.join().unwrap()).iter().sum())
@@ -128,6 +139,7 @@ fn increments_survive(kinds: &[Faults]) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn no_write_of_another_thread_is_lost() {
     increments_survive(&[Faults::All]);
     increments_survive(&[Faults::User]);
@@ -143,28 +155,30 @@ fn pages(pages: usize, prot: ProtFlags) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn pages_never_touched_can_be_adopted() {
     let start = pages(16, ProtFlags::READ | ProtFlags::WRITE);
-    let adopted = adopt(start, 16 * PAGE, Race::Refuse).unwrap();
+    let adopted = adopt_here(start, 16 * PAGE, &GUARDS).unwrap();
     assert_eq!(seen(&adopted), vec![0; 16 * 4096]);
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn what_is_adopted_is_found_again_and_gaps_are_filled() {
     let start = pages(8, ProtFlags::READ | ProtFlags::WRITE);
-    let first = adopt(start + 2 * PAGE + 5, 2 * PAGE, Race::Refuse).unwrap();
+    let first = adopt_here(start + 2 * PAGE + 5, 2 * PAGE, &GUARDS).unwrap();
     assert_eq!((first.lead(), first.len()), (5, 2 * PAGE));
     let [piece] = first.pieces() else { panic!() };
     assert_eq!(
         (piece.offset, piece.address, piece.len),
         (0, start + 2 * PAGE, 3 * PAGE)
     );
-    let inner = adopt(start + 3 * PAGE, 1, Race::Refuse).unwrap();
+    let inner = adopt_here(start + 3 * PAGE, 1, &GUARDS).unwrap();
     let [inner] = inner.pieces() else { panic!() };
     assert!(Arc::ptr_eq(&inner.fd, &piece.fd));
     assert_eq!((inner.offset, inner.len), (PAGE, PAGE));
     // Both sides of it are missing.
-    let all = adopt(start, 8 * PAGE, Race::Refuse).unwrap();
+    let all = adopt_here(start, 8 * PAGE, &GUARDS).unwrap();
     let lens: Vec<u64> = all.pieces().iter().map(|p| p.len / PAGE).collect();
     assert_eq!(lens, [2, 3, 3]);
     assert!(Arc::ptr_eq(&all.pieces()[1].fd, &piece.fd));
@@ -176,8 +190,9 @@ fn what_is_adopted_is_found_again_and_gaps_are_filled() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn what_cannot_be_adopted_is_named() {
-    let refused = |address, len| adopt(address, len, Race::Refuse).unwrap_err();
+    let refused = |address, len| adopt_here(address, len, &GUARDS).unwrap_err();
     assert!(matches!(refused(4096, 0), AdoptError::Empty));
     assert!(matches!(
         refused(u64::MAX - 5, 9),
@@ -186,7 +201,7 @@ fn what_cannot_be_adopted_is_named() {
     assert!(matches!(refused(4096, 9), AdoptError::Unmapped(4096)));
     let read_only = pages(2, ProtFlags::READ);
     assert!(matches!(refused(read_only, 9), AdoptError::Mapping(m) if m.permissions == "r--p"));
-    let code = (adopt as fn(_, _, _) -> _ as *const ()).expose_provenance() as u64;
+    let code = (pages as fn(_, _) -> _ as *const ()).expose_provenance() as u64;
     assert!(refused(code, 1).to_string().contains("xroce_shm"));
     let shared = Region::anonymous(4096).unwrap();
     let why = refused(shared.address(), 1).to_string();
@@ -194,14 +209,15 @@ fn what_cannot_be_adopted_is_named() {
 }
 
 #[test]
-fn without_a_guard_only_who_allows_the_race_adopts() {
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
+fn without_a_guard_nothing_is_adopted() {
     let start = pages(1, ProtFlags::READ | ProtFlags::WRITE);
-    let refused = adopt_with(start, 1, Race::Refuse, &[]).unwrap_err();
+    let refused = adopt_here(start, 1, &[]).unwrap_err();
     assert!(matches!(refused, AdoptError::NoGuard(_)));
-    adopt_with(start, 1, Race::AllowRace, &[]).unwrap();
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn another_process_sees_the_same_bytes() {
     let data: Vec<u8> = (0..3 << 20).map(|i: u32| (i % 253) as u8).collect();
     let adopted = adopt_slice(&data);
@@ -217,9 +233,10 @@ fn another_process_sees_the_same_bytes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd and no userfaultfd")]
 fn the_memfd_cannot_shrink() {
     let start = pages(1, ProtFlags::READ | ProtFlags::WRITE);
-    let adopted = adopt(start, 1, Race::Refuse).unwrap();
+    let adopted = adopt_here(start, 1, &GUARDS).unwrap();
     let fd = &adopted.pieces()[0].fd;
     assert!(ftruncate(fd, 0).is_err());
     assert!(fcntl_add_seals(fd, SealFlags::WRITE).is_err());

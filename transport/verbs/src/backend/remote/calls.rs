@@ -17,7 +17,7 @@ use xroce_proto::qp::rules::PostRules;
 use xroce_proto::time::Instant;
 use xroce_proto::wc::Completion;
 use xroce_proto::wr::{Data, PostError, RecvWr, SendWr};
-use xroce_shm::{ARM_AT, AdoptError, Adopted, ArmWord, Consumer, Producer, Race, Region};
+use xroce_shm::{ARM_AT, AdoptError, Adopted, ArmWord, Consumer, Producer, Region};
 use xroce_wire::newtypes::Va;
 
 use super::cq::{RemoteChannel, RemoteCq, Ring};
@@ -39,7 +39,7 @@ fn share(range: &Range<'_>) -> Result<(Option<Adopted>, Memory), VerbsError> {
         iova: range.iova.unwrap_or(here),
         across: None,
     };
-    match range.region.share(range.offset, range.len, Race::Refuse) {
+    match range.region.share(range.offset, range.len) {
         Ok(shared) => {
             let pieces = shared.pieces().iter();
             let pieces = pieces.map(|piece| PieceOf {
