@@ -21,6 +21,7 @@ use super::message::{ADDRESSES_MAX, End, Heard, ICMP_MAX, Message, Sent, Way};
 use super::probe::{self, Arrival, Stamp, Writer};
 use super::train::{Carrier, Tally, Train};
 use crate::perf::channel::Channel;
+use crate::perf::device::Device;
 use crate::perf::message::one_line;
 use crate::perf::node::Node;
 use crate::perf::talk::unexpected;

@@ -2,9 +2,9 @@
 
 use anyhow::{Result, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Instant;
 
+use super::device::Device;
 use super::flow::{Area, Attributes, Done, FULL_ACCESS};
 use super::latency::flag;
 use super::message::{Message, QpData, SentData};
@@ -30,7 +30,7 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// A queue pair or the conversation failed, or the user interrupts.
-pub(crate) fn step<D: Datapath>(
+pub(crate) fn step<D: Device>(
     talk: &mut Talk<'_, D>,
     pattern: &Pattern,
     plan: &Plan,
@@ -59,7 +59,7 @@ pub(crate) fn step<D: Datapath>(
 }
 
 /// Everything from the client's `go` to its `sync` and the reply to it. Returns the next round.
-fn one_round<D: Datapath>(
+fn one_round<D: Device>(
     talk: &mut Talk<'_, D>,
     pattern: &Pattern,
     gauge: &mut Gauge,
@@ -93,7 +93,7 @@ fn one_round<D: Datapath>(
         mismatches,
         first,
     } = work.take_checked();
-    let counters = talk.flow.counters();
+    let counters = talk.flow.counters()?;
     talk.say(&Message::Synced {
         verified,
         mismatches,
@@ -112,7 +112,7 @@ enum Work {
 }
 
 impl Work {
-    fn prepare<D: Datapath>(
+    fn prepare<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -128,7 +128,7 @@ impl Work {
 
     /// One turn of the engine and what it brought. Returns the time.
     #[inline]
-    fn turn<D: Datapath>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<Instant> {
+    fn turn<D: Device>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<Instant> {
         let now = talk.turn()?;
         match self {
             Self::Side(side) => side.pump(&mut talk.flow)?,
@@ -139,7 +139,7 @@ impl Work {
 
     /// From the client's `go` to the next message, which is returned; longer if this side has not
     /// finished what it sends.
-    fn traffic<D: Datapath>(
+    fn traffic<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -181,7 +181,7 @@ impl Work {
 
     /// The client has sent so many messages: waits for them, compares, and says what this side
     /// sent.
-    fn settle<D: Datapath>(
+    fn settle<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -251,7 +251,7 @@ impl Pong {
         }
     }
 
-    fn prepare<D: Datapath>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
+    fn prepare<D: Device>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
         let size = self.step.size;
         match self.step.op {
             Op::Read => {
@@ -268,13 +268,13 @@ impl Pong {
         Ok(())
     }
 
-    fn post_recv<D: Datapath>(&mut self, talk: &mut Talk<'_, D>) -> Result<()> {
+    fn post_recv<D: Device>(&mut self, talk: &mut Talk<'_, D>) -> Result<()> {
         talk.flow.post_recv(0, self.posted, self.step.size)?;
         self.posted += 1;
         Ok(())
     }
 
-    fn pump<D: Datapath>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
+    fn pump<D: Device>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
         talk.flow.reap(&mut self.done)?;
         let mut done = std::mem::take(&mut self.done);
         for d in done.drain(..) {
@@ -299,7 +299,7 @@ impl Pong {
         Ok(())
     }
 
-    fn take_receive<D: Datapath>(&mut self, talk: &mut Talk<'_, D>, d: Done) -> Result<()> {
+    fn take_receive<D: Device>(&mut self, talk: &mut Talk<'_, D>, d: Done) -> Result<()> {
         if d.len != self.step.size {
             bail!(
                 "a message of {} bytes arrived where {} were sent",
@@ -316,7 +316,7 @@ impl Pong {
     /// Sends a message back from where it arrived. It is copied first and compared while the
     /// answer travels: the client may send the next one into the same place as soon as it has
     /// the answer.
-    fn pong<D: Datapath>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
+    fn pong<D: Device>(&mut self, talk: &mut Talk<'_, D>, pattern: &Pattern) -> Result<()> {
         let (size, n) = (self.step.size as usize, self.answered);
         if self.verify {
             talk.flow.read(Area::Target, 0, 0, &mut self.buffer);

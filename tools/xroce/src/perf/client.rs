@@ -7,19 +7,17 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
 use super::args::{ClientArgs, Compat, Format};
 use super::channel::{Channel, ChannelError};
 use super::compat::{self, Job};
+use super::device::{self, Device, User};
 use super::gate::{Gate, OtherFailed};
 use super::lane::{LaneReport, Session};
 use super::message::{Lane, one_line};
-use super::node::Node;
 use super::plan::{Plan, Test};
-use super::port::{self, Visitor};
 use super::ports::ports;
 use super::report::{Failed, Report};
 use super::show;
@@ -37,12 +35,12 @@ const MANY: usize = 100;
 /// # Errors
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
-    let all = ports(&args.port_args, &args.several)?;
+    let all = ports(&args.port_args, &args.several, &args.daemon)?;
     if let Some(job) = Job::new(&args.what)? {
         only_own(args, all.len())?;
-        port::check(&args.port_args)?;
+        let port = all.first().ok_or_else(|| anyhow!("no port"))?;
         let stream = connect(args)?;
-        return compat::client(&job, &args.port_args, stream, out);
+        return compat::client(&job, port, stream, out);
     }
     if args.what.rx_depth.is_some() {
         bail!("--rx-depth goes only with --compat");
@@ -53,9 +51,6 @@ pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
         bail!("perftest has no open loop, and no columns for it: use another --format with --rate");
     }
     let shares = shares(&plan, all.len())?;
-    for port in &all {
-        port::check(port)?;
-    }
     announce(&plan);
     let result = measure(args, &all, &shares).and_then(|lanes| {
         let report = Report::of(&plan, &lanes);
@@ -225,7 +220,7 @@ fn one_port(
 ) -> Result<LaneReport> {
     let near = channel.local();
     let mut report = None;
-    port::open(
+    device::open(
         port,
         Some(near),
         Client {
@@ -252,9 +247,9 @@ struct Client<'a> {
     report: &'a mut Option<LaneReport>,
 }
 
-impl Visitor for Client<'_> {
-    fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
-        *self.report = Some(self.session.run(&mut node)?);
+impl User for Client<'_> {
+    fn run<D: Device>(mut self, mut device: D) -> Result<()> {
+        *self.report = Some(self.session.run(&mut device)?);
         Ok(())
     }
 }
@@ -323,12 +318,12 @@ fn print(format: Format, report: &Report, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{text}").context("cannot write the results")
 }
 
-/// The path MTU that was asked for, in bytes, or the largest the link of `node` carries.
+/// The path MTU that was asked for, in bytes, or the largest the link of `device` carries.
 ///
 /// # Errors
 /// It does not fit the link.
-pub(super) fn own_path_mtu<D: Datapath>(node: &Node<D>, asked: Option<u32>) -> Result<PathMtu> {
-    let (link, port) = (node.link_mtu(), node.port_name());
+pub(super) fn own_path_mtu<D: Device>(device: &D, asked: Option<u32>) -> Result<PathMtu> {
+    let (link, port) = (device.link_mtu(), device.port_name());
     let largest = PathMtu::for_link_mtu(link);
     match asked.and_then(|m| PathMtu::from_bytes(m as usize)) {
         Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),

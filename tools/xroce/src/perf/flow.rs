@@ -1,29 +1,31 @@
 //! The queue pairs and the memory of one conversation.
 
+mod counted;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use anyhow::{Context, Result, anyhow, bail};
-use xroce_api::{Mr, Work};
-use xroce_engine::Poller;
-use xroce_net::datapath::Datapath;
+use xroce_api::{EngineStats, Mr, PollMode, PortStats};
 use xroce_proto::counters::Counters;
 use xroce_proto::memory::Access;
 use xroce_proto::params::RD_ATOMIC_MAX;
-use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::qp::{QpAttr, QpInit, QpState};
 use xroce_proto::rtt::Histogram;
 use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq, WcStatus};
 use xroce_proto::wr::{Data, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use xroce_shm::Region;
 use xroce_wire::newtypes::{PathMtu, Psn, Qpn, RKey, Va};
-use xroce_wire::path::AddressVector;
+use xroce_wire::syndrome::RnrTimer;
 
 use super::args::Poll;
+use super::device::Device;
 use super::failed::QpFailed;
-use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, SideCounters, check_qps};
-use super::node::{Node, REAP};
+use super::message::{MemoryData, QpData, RemoteMemory, RemoteQp, check_qps};
+use super::node::REAP;
 use super::plan::{Op, Plan, Repair, Shape, Step};
-use super::stats::Stats;
+
+pub(crate) use counted::NaksReceived;
 
 /// `wr_id` of a receive has this bit.
 const RECV_BIT: u64 = 1 << 63;
@@ -35,6 +37,8 @@ const READ_BYTES: u32 = 1 << 20;
 
 /// Without work for so long, a core that is to be shared is offered to others.
 const SPIN: Duration = Duration::from_micros(5);
+/// A peer without a receive is to wait 0.64 ms.
+const RNR_TIMER: u8 = 12;
 
 /// What a peer of our own may do with our memory.
 pub(crate) const FULL_ACCESS: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ);
@@ -46,15 +50,6 @@ pub(crate) enum Area {
     Source,
     /// Where messages end.
     Target,
-}
-
-/// What the peer complained about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub(crate) struct NaksReceived {
-    /// It had no receive posted.
-    pub rnr_naks_received: u64,
-    /// It missed a packet.
-    pub sequence_naks_received: u64,
 }
 
 /// A finished work request.
@@ -71,37 +66,40 @@ pub(crate) struct Done {
 }
 
 /// The queue pairs and the memory of one conversation. Dropping it frees them.
-pub(crate) struct Flow<'n, D: Datapath> {
-    node: &'n mut Node<D>,
+pub(crate) struct Flow<'n, D: Device> {
+    device: &'n mut D,
     region: Region,
     mr: Mr,
     /// Bytes of one area of one queue pair.
     area: u64,
-    remote: Option<Remote>,
+    remote: Option<Remote<D::Path>>,
     /// All of the peer's memory, if it is laid out as ours.
     peer_memory: Option<RemoteMemory>,
     cq: Option<Cq>,
     qps: Vec<Qpn>,
     shape: Shape,
-    icrc_errors_before: u64,
-    frames_dropped_before: u64,
-    poller: Poller,
+    /// What engine and port had counted when the conversation began, and the step.
+    at_first: (EngineStats, PortStats),
+    at_start: (EngineStats, PortStats),
     poll: Poll,
     /// Whether the core is offered to others without sleeping, and when there was work last.
     offers: bool,
     worked: Instant,
     /// What the queue pairs of steps that are over counted.
     past: Counters,
-    rtt: Histogram,
+    /// Their round-trip times, if the device hands them out.
+    rtt: Option<Histogram>,
+    /// Packets accepted so far, and when that was looked at.
+    accepted: (u64, Instant),
 }
 
 /// Where the peer is.
 #[derive(Debug)]
-struct Remote {
+struct Remote<P> {
     /// Of each queue pair.
     areas: Vec<RemoteAreas>,
     path_mtu: PathMtu,
-    path: AddressVector,
+    path: P,
 }
 
 /// Memory of the peer that belongs to one queue pair.
@@ -146,38 +144,35 @@ impl Attributes {
     }
 }
 
-impl<'n, D: Datapath> Flow<'n, D> {
+impl<'n, D: Device> Flow<'n, D> {
     /// Registers the memory that `plan` needs.
     ///
     /// # Errors
     /// There is not so much memory.
-    pub(crate) fn new(node: &'n mut Node<D>, plan: &Plan, poll: Poll) -> Result<Self> {
-        Self::with_bytes(node, plan.memory(), poll)
+    pub(crate) fn new(device: &'n mut D, plan: &Plan, poll: Poll) -> Result<Self> {
+        Self::with_bytes(device, plan.memory(), poll)
     }
 
     /// Registers two areas of so many bytes for each of so many queue pairs.
     ///
     /// # Errors
     /// There is not so much memory.
-    pub(crate) fn with_memory(
-        node: &'n mut Node<D>,
-        area: u64,
-        qps: u32,
-        poll: Poll,
-    ) -> Result<Self> {
-        let mut flow = Self::with_bytes(node, 2 * area * u64::from(qps), poll)?;
+    pub(crate) fn with_memory(device: &'n mut D, area: u64, qps: u32, poll: Poll) -> Result<Self> {
+        let mut flow = Self::with_bytes(device, 2 * area * u64::from(qps), poll)?;
         flow.area = area;
         Ok(flow)
     }
 
-    fn with_bytes(node: &'n mut Node<D>, bytes: u64, poll: Poll) -> Result<Self> {
+    fn with_bytes(device: &'n mut D, bytes: u64, poll: Poll) -> Result<Self> {
         let len = usize::try_from(bytes).context("buffers larger than the address space")?;
         let region = Region::anonymous(len)
             .with_context(|| format!("cannot get {} MiB of memory for buffers", bytes >> 20))?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = node.engine.reg_mr(node.pd, &region, access)?;
+        let mr = device.reg_mr(&region, access)?;
+        device.set_poll(poll.into());
+        let at_first = device.stats()?;
         Ok(Self {
-            node,
+            device,
             region,
             mr,
             area: 0,
@@ -193,14 +188,14 @@ impl<'n, D: Datapath> Flow<'n, D> {
                 stride: 1,
                 round: None,
             },
-            icrc_errors_before: 0,
-            frames_dropped_before: 0,
-            poller: Poller::new(poll.into()),
+            at_first,
+            at_start: at_first,
             poll,
             offers: false,
             worked: Instant::from_nanos(0),
             past: Counters::default(),
-            rtt: Histogram::default(),
+            rtt: None,
+            accepted: (0, Instant::from_nanos(0)),
         })
     }
 
@@ -214,7 +209,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
     }
 
     /// Says where a peer is whose memory is laid out as ours; before the first step.
-    pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: AddressVector) {
+    pub(crate) fn set_remote(&mut self, memory: RemoteMemory, mtu: PathMtu, path: D::Path) {
         self.set_peer(Vec::new(), mtu, path);
         self.peer_memory = Some(memory);
     }
@@ -238,13 +233,17 @@ impl<'n, D: Datapath> Flow<'n, D> {
     /// Whether to stay awake from now on, whatever the command line says: who has to act at a time
     /// cannot sleep until a packet comes. A core that is to be shared is still offered to others.
     pub(crate) fn stay_awake(&mut self, awake: bool) {
-        let poll = if awake { Poll::Busy } else { self.poll };
-        self.poller = Poller::new(poll.into());
+        let mode = if awake {
+            PollMode::Busy
+        } else {
+            self.poll.into()
+        };
+        self.device.set_poll(mode);
         self.offers = awake && self.poll == Poll::Adaptive;
     }
 
     /// Says where the peer is, and its memory for each queue pair; before connecting.
-    pub(crate) fn set_peer(&mut self, areas: Vec<RemoteAreas>, mtu: PathMtu, path: AddressVector) {
+    pub(crate) fn set_peer(&mut self, areas: Vec<RemoteAreas>, mtu: PathMtu, path: D::Path) {
         self.remote = Some(Remote {
             areas,
             path_mtu: mtu,
@@ -252,9 +251,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
         });
     }
 
-    /// The engine with its port.
-    pub(crate) fn node(&self) -> &Node<D> {
-        self.node
+    /// The device.
+    pub(crate) fn device(&self) -> &D {
+        self.device
     }
 
     /// Address of an area, for a peer that is told each one.
@@ -271,20 +270,19 @@ impl<'n, D: Datapath> Flow<'n, D> {
         self.end_step();
         self.shape = shape;
         let (sends, receives) = (shape.depth + 1, shape.receives + 1);
-        let cq = self.node.cq(shape.qps * (sends + receives))?;
+        let cq = self.device.cq(shape.qps * (sends + receives))?;
         self.cq = Some(cq);
         let init = QpInit {
             max_send_wr: sends,
             max_recv_wr: receives,
-            ..QpInit::rc(self.node.pd, cq, cq)
+            ..QpInit::rc(self.device.pd(), cq, cq)
         };
         for _ in 0..shape.qps {
-            let qpn = self.node.engine.create_qp(&init)?;
+            let qpn = self.device.create_qp(&init)?;
             self.qps.push(qpn);
-            self.node.engine.modify_qp(qpn, &QpAttr::init(access))?;
+            self.device.modify_qp(qpn, &QpAttr::init(access))?;
         }
-        self.icrc_errors_before = self.node.engine.stats().icrc_errors;
-        self.frames_dropped_before = self.node.engine.port_stats().rx_dropped;
+        self.at_start = self.device.stats()?;
         // Unguessable, so that packets of an earlier connection do not fit by chance.
         let random = RandomState::new();
         let psn = |qpn: Qpn| {
@@ -317,54 +315,63 @@ impl<'n, D: Datapath> Flow<'n, D> {
             bail!("no peer yet")
         };
         for ((&qpn, own), theirs) in self.qps.iter().zip(own).zip(&theirs) {
-            let path = self.node.path_of(qpn, theirs.qpn, remote.path);
             let rtr = QpAttr {
+                path_mtu: Some(remote.path_mtu),
+                dest_qpn: Some(theirs.qpn),
+                rq_psn: Some(theirs.psn),
                 max_dest_rd_atomic: Some(attributes.reads_in),
+                min_rnr_timer: RnrTimer::new(RNR_TIMER),
                 reliability: Some(attributes.repair.into()),
-                ..QpAttr::rtr(path, remote.path_mtu, theirs.qpn, theirs.psn)
+                ..QpAttr::state(QpState::Rtr)
             };
-            self.node.engine.modify_qp(qpn, &rtr)?;
+            self.device.connect_qp(qpn, theirs.qpn, remote.path, rtr)?;
             if attributes.sends {
                 let rts = QpAttr {
                     max_rd_atomic: Some(attributes.reads_out),
                     rnr_retry: Some(attributes.rnr_retry),
                     ..QpAttr::rts(Psn::new(own.psn))
                 };
-                let rts = self.node.congestion().apply(rts);
-                self.node.engine.modify_qp(qpn, &rts)?;
+                let rts = self.device.congestion().apply(rts);
+                self.device.modify_qp(qpn, &rts)?;
             }
         }
-        Ok(())
+        // Receives that were posted are there before the peer hears of the queue pairs.
+        self.device.ring()
     }
 
     /// Destroys the queue pairs of the step.
     pub(crate) fn end_step(&mut self) {
         for qpn in self.qps.drain(..) {
-            let engine = &self.node.engine;
-            if let (Some(c), Some(rtt)) = (engine.qp_counters(qpn), engine.qp_rtt(qpn)) {
+            if let Some(c) = self.device.counters(qpn) {
                 self.past += c;
-                self.rtt.merge(rtt);
             }
-            // It exists: nobody else destroys it.
-            let _ = self.node.engine.destroy_qp(qpn);
+            if let Some(rtt) = self.device.rtt(qpn) {
+                self.rtt.get_or_insert_default().merge(rtt);
+            }
+            self.device.destroy_qp(qpn);
         }
     }
 
-    /// Runs the engine once; in adaptive mode sleeps a little if there was nothing to do.
+    /// Has the device move once; in adaptive mode sleeps a little if there was nothing to do.
     ///
     /// # Errors
-    /// The port failed.
+    /// The device failed.
     #[inline]
-    pub(crate) fn turn(&mut self, now: Instant) -> Result<Work> {
-        self.node.look(now)?;
-        let work = self.poller.step(&mut self.node.engine, now);
-        let work = work.context("the port failed")?;
-        if !work.is_idle() {
+    pub(crate) fn turn(&mut self, now: Instant) -> Result<()> {
+        if self.device.turn(now)? {
             self.worked = now;
         } else if self.offers && now.since(self.worked) >= SPIN {
             std::thread::yield_now();
         }
-        Ok(work)
+        Ok(())
+    }
+
+    /// Shows the device what was posted, where somebody is told of it before the next turn.
+    ///
+    /// # Errors
+    /// The device refuses it.
+    pub(crate) fn ring(&mut self) -> Result<()> {
+        self.device.ring()
     }
 
     fn offset(&self, area: Area, qp: u32, n: u64) -> u64 {
@@ -430,10 +437,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
             flags,
             data: Data::Sges(&sges),
         };
-        self.node
-            .engine
+        self.device
             .post_send(qpn, &wr)
-            .map_err(|e| self.explain(qpn, e.into()))
+            .map_err(|e| self.explain(qpn, e))
     }
 
     /// Posts a receive for message `n` on queue pair `qp`, into the target area.
@@ -450,10 +456,9 @@ impl<'n, D: Datapath> Flow<'n, D> {
             wr_id: RECV_BIT | u64::from(qp) << QP_SHIFT | n,
             sges: &sges,
         };
-        self.node
-            .engine
+        self.device
             .post_recv(qpn, &wr)
-            .map_err(|e| self.explain(qpn, e.into()))
+            .map_err(|e| self.explain(qpn, e))
     }
 
     /// Appends what has completed to `done`.
@@ -465,7 +470,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
         let Some(cq) = self.cq else { return Ok(()) };
         loop {
             let mut batch = [Completion::EMPTY; REAP];
-            let n = self.node.engine.poll_cq(cq, &mut batch);
+            let n = self.device.poll_cq(cq, &mut batch)?;
             for wc in batch.iter().take(n) {
                 if wc.status != WcStatus::Success {
                     return Err(self.failed(wc));
@@ -518,52 +523,6 @@ impl<'n, D: Datapath> Flow<'n, D> {
         byte[0]
     }
 
-    /// What this side counted in this step.
-    pub(crate) fn counters(&mut self) -> SideCounters {
-        let engine = &mut self.node.engine;
-        let dropped = engine.port_stats().rx_dropped;
-        let mut sum = SideCounters {
-            icrc_errors: engine.stats().icrc_errors - self.icrc_errors_before,
-            frames_dropped: dropped.saturating_sub(self.frames_dropped_before),
-            ..SideCounters::default()
-        };
-        for c in self.qps.iter().filter_map(|&qpn| engine.qp_counters(qpn)) {
-            sum.retransmissions += c.retransmits;
-            sum.timeouts += c.timeouts;
-            sum.rnr_naks += c.rnr_naks_out;
-            sum.sequence_naks += c.seq_naks_out;
-        }
-        sum
-    }
-
-    /// Every counter of this side, of the steps that are over.
-    pub(crate) fn stats(&mut self) -> Stats {
-        let engine = &mut self.node.engine;
-        let port = engine.port_stats();
-        Stats::new(&self.past, &engine.stats(), &port, &self.rtt)
-    }
-
-    /// Packets accepted in this step, of any kind.
-    pub(crate) fn packets_accepted(&self) -> u64 {
-        let counters = |&qpn: &Qpn| self.node.engine.qp_counters(qpn);
-        let all = self.qps.iter().filter_map(counters);
-        all.map(|c| c.rx_packets).sum()
-    }
-
-    /// NAKs received in this step.
-    pub(crate) fn naks_received(&self) -> NaksReceived {
-        let mut sum = NaksReceived::default();
-        for c in self
-            .qps
-            .iter()
-            .filter_map(|&qpn| self.node.engine.qp_counters(qpn))
-        {
-            sum.rnr_naks_received += c.rnr_naks_in;
-            sum.sequence_naks_received += c.seq_naks_in;
-        }
-        sum
-    }
-
     /// What happened to the first queue pair that has failed, if one has: a responder fails
     /// without a completion.
     #[cold]
@@ -571,7 +530,7 @@ impl<'n, D: Datapath> Flow<'n, D> {
         let failures = self
             .qps
             .iter()
-            .find_map(|&qpn| self.node.engine.failure(qpn));
+            .find_map(|&qpn| self.device.failure(qpn).ok().flatten());
         failures.map(|failure| QpFailed::new(failure).into())
     }
 
@@ -580,20 +539,20 @@ impl<'n, D: Datapath> Flow<'n, D> {
         self.explain(wc.qpn, anyhow!("work completion {:?}", wc.status))
     }
 
-    /// The engine's explanation of what happened to a queue pair, or else `fallback`.
+    /// The device's explanation of what happened to a queue pair or to itself, or else `fallback`.
     #[cold]
     fn explain(&self, qpn: Qpn, fallback: anyhow::Error) -> anyhow::Error {
-        match self.node.engine.failure(qpn) {
-            Some(failure) => QpFailed::new(failure).into(),
-            None => fallback.context(format!("queue pair {:#x}", qpn.value())),
+        match self.device.failure(qpn) {
+            Ok(Some(failure)) => QpFailed::new(failure).into(),
+            Err(broken) => broken,
+            Ok(None) => fallback.context(format!("queue pair {:#x}", qpn.value())),
         }
     }
 }
 
-impl<D: Datapath> Drop for Flow<'_, D> {
+impl<D: Device> Drop for Flow<'_, D> {
     fn drop(&mut self) {
         self.end_step();
-        // Registered in `new`, and nobody else takes it back.
-        let _ = self.node.engine.dereg_mr(self.mr.lkey);
+        self.device.dereg_mr(self.mr.lkey);
     }
 }

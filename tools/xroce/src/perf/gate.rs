@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Result;
-use xroce_net::datapath::Datapath;
 
+use super::device::Device;
 use super::talk::Talk;
 
 /// Another port of this client has failed, and says why.
@@ -40,7 +40,7 @@ impl Gate {
     ///
     /// # Errors
     /// A port failed, or as [`Talk::turn`].
-    pub(crate) fn pass<D: Datapath>(&self, talk: &mut Talk<'_, D>, step: u32) -> Result<()> {
+    pub(crate) fn pass<D: Device>(&self, talk: &mut Talk<'_, D>, step: u32) -> Result<()> {
         self.come.fetch_add(1, Ordering::SeqCst);
         while !self.is_open(step)? {
             talk.turn()?;

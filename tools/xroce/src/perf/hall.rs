@@ -8,11 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 
 use super::args::{Poll, PortArgs};
-use super::node::Node;
-use super::port::{self, Visitor};
+use super::device::{self, Device, User};
 use super::server::{Conversation, converse_with};
 use crate::stop;
 
@@ -58,7 +56,7 @@ impl Hall {
                         jobs: take,
                         tell: tell.clone(),
                     };
-                    if let Err(e) = port::open(port, None, visitor) {
+                    if let Err(e) = device::open(port, None, visitor) {
                         // Whoever waits for it hears it; if nobody does, all is over anyway.
                         let _ = tell.send(Event::Done(n, Err(e)));
                     }
@@ -136,14 +134,14 @@ struct PortServer {
     tell: Sender<Event>,
 }
 
-impl Visitor for PortServer {
-    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
-        let name = format!("{} as {}", node.port_name(), node.local());
+impl User for PortServer {
+    fn run<D: Device>(self, mut device: D) -> Result<()> {
+        let name = format!("{} as {}", device.port_name(), device.local());
         let gone = |_| anyhow!("the server has gone");
         self.tell.send(Event::Ready(self.n, name)).map_err(gone)?;
         // Until the server has no more for it.
         for (mut channel, greeting) in &self.jobs {
-            let result = converse_with(greeting, self.poll, &mut node, &mut channel);
+            let result = converse_with(greeting, self.poll, &mut device, &mut channel);
             if let Err(e) = &result {
                 channel.abort(&format!("{e:#}"), clock::now());
             }

@@ -5,17 +5,16 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
 use super::args::Poll;
 use super::channel::{Channel, ChannelError, SILENCE};
 use super::client::{own_path_mtu, too_large};
+use super::device::Device;
 use super::flow::Flow;
 use super::gate::Gate;
 use super::message::{Lane, Message, RemoteMemory, check_gid, one_line};
-use super::node::Node;
 use super::pattern::Pattern;
 use super::plan::{Plan, Shape, Step};
 use super::report::Report;
@@ -81,29 +80,29 @@ impl Session<'_> {
     ///
     /// # Errors
     /// The conversation, the port or the queue pairs failed.
-    pub(crate) fn run<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<LaneReport> {
-        let result = self.measure(node);
+    pub(crate) fn run<D: Device>(&mut self, device: &mut D) -> Result<LaneReport> {
+        let result = self.measure(device);
         if let Err(e) = &result {
             self.channel.abort(&format!("{e:#}"), clock::now());
         }
         result
     }
 
-    fn measure<D: Datapath>(&mut self, node: &mut Node<D>) -> Result<LaneReport> {
-        let own_mtu = own_path_mtu(node, self.mtu)?;
-        let (server, server_port, path_mtu) = self.introduce(node, own_mtu)?;
-        let gid = check_gid(server, node.local())?;
+    fn measure<D: Device>(&mut self, device: &mut D) -> Result<LaneReport> {
+        let own_mtu = own_path_mtu(device, self.mtu)?;
+        let (server, server_port, path_mtu) = self.introduce(device, own_mtu)?;
+        let gid = check_gid(server, device.local())?;
         let mut report = LaneReport {
-            client_port: node.port_name().to_owned(),
+            client_port: device.port_name().to_owned(),
             server_port,
-            client: node.local().to_string(),
+            client: device.local().to_string(),
             server: gid.to_string(),
             path_mtu: u32::try_from(path_mtu.bytes()).unwrap_or(0),
             steps: Vec::with_capacity(self.plan.steps().count()),
             stats: None,
         };
-        let path = node.path(gid)?;
-        let mut flow = Flow::new(node, self.plan, self.poll)?;
+        let path = device.path(gid)?;
+        let mut flow = Flow::new(device, self.plan, self.poll)?;
         let memory = self.exchange_memory(&flow, report.path_mtu)?;
         flow.set_remote(memory, path_mtu, path);
         let mut bench = Bench {
@@ -127,23 +126,23 @@ impl Session<'_> {
             }
         }
         talk.say(&Message::Bye {})?;
-        report.stats = self.stats.then(|| talk.flow.stats());
+        report.stats = self.stats.then(|| talk.flow.stats()).transpose()?;
         Ok(report)
     }
 
     /// Says hello and agrees on the path MTU.
-    fn introduce<D: Datapath>(
+    fn introduce<D: Device>(
         &mut self,
-        node: &Node<D>,
+        device: &D,
         own: PathMtu,
     ) -> Result<(IpAddr, String, PathMtu)> {
         let now = clock::now();
         self.channel.send(
             &Message::Hello {
                 plan: self.plan.clone(),
-                gid: node.local(),
-                link_mtu: u32::try_from(node.link_mtu()).unwrap_or(u32::MAX),
-                port: node.port_name().to_owned(),
+                gid: device.local(),
+                link_mtu: u32::try_from(device.link_mtu()).unwrap_or(u32::MAX),
+                port: device.port_name().to_owned(),
                 lane: self.lane,
             },
             now,
@@ -174,7 +173,7 @@ impl Session<'_> {
         Ok((gid, port, mtu))
     }
 
-    fn exchange_memory<D: Datapath>(
+    fn exchange_memory<D: Device>(
         &mut self,
         flow: &Flow<'_, D>,
         path_mtu: u32,

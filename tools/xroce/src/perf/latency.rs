@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
+use super::device::Device;
 use super::flow::{Area, Done};
 use super::pattern::{MessageId, Pattern};
 use super::plan::{Op, Plan, Step};
@@ -54,7 +54,7 @@ impl RoundTrips {
     ///
     /// # Errors
     /// As [`RoundTrips::one`].
-    pub(crate) fn warm_up<D: Datapath>(
+    pub(crate) fn warm_up<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -75,7 +75,7 @@ impl RoundTrips {
     ///
     /// # Errors
     /// A queue pair or the conversation failed, or the user interrupts.
-    pub(crate) fn one<D: Datapath>(
+    pub(crate) fn one<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -120,7 +120,7 @@ impl RoundTrips {
     }
 
     /// Writes message `n`, and posts a receive for its answer.
-    fn lay_out<D: Datapath>(
+    fn lay_out<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -151,12 +151,7 @@ impl RoundTrips {
     }
 
     /// Compares the answer of the server with what was sent, or what it was to be read from.
-    fn compare_answer<D: Datapath>(
-        &mut self,
-        talk: &Talk<'_, D>,
-        pattern: &Pattern,
-        id: MessageId,
-    ) {
+    fn compare_answer<D: Device>(&mut self, talk: &Talk<'_, D>, pattern: &Pattern, id: MessageId) {
         // READ: the source lies still, it is message 0 all the time.
         let id = if self.step.op == Op::Read {
             MessageId { n: 0, ..id }

@@ -1,9 +1,11 @@
-//! `xroce perf`: two processes, one at each end of a path, each with an engine of its own.
+//! `xroce perf`: two processes, one at each end of a path, each with an engine of its own or attached
+//! to the daemon ([`device`]).
 //!
 //! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`message`],
-//! [`channel`]); the data goes over the port under test ([`port`], [`node`], [`flow`]). Engine and test run
-//! in one thread, as an application on a poll-mode stack does; several ports are as many engines and
-//! threads ([`lane`], [`hall`]).
+//! [`channel`]); the data goes over the device under test ([`flow`]). An engine of one's own ([`port`],
+//! [`node`]) and the test run in one thread, as an application on a poll-mode stack does; several
+//! ports are as many engines and threads ([`lane`], [`hall`]). The daemon moves its engine itself
+//! ([`verbs_device`]).
 //!
 //! [`traffic`] is the client's half of a measurement, [`answer`] the server's; the messages themselves
 //! are those of a [`side`], or of [`latency`]. [`pace`] says when messages of an open loop are due.
@@ -14,6 +16,7 @@ pub(crate) mod channel;
 pub(crate) mod client;
 mod compat;
 mod congestion;
+pub(crate) mod device;
 mod failed;
 mod flow;
 pub(crate) mod gate;
@@ -40,6 +43,7 @@ mod stats;
 pub(crate) mod talk;
 mod traffic;
 mod usage;
+mod verbs_device;
 
 use std::io::Write;
 

@@ -1,23 +1,28 @@
 //! One engine with its port.
 //!
-//! With [`super::flow`] the only module of `perf` that calls the engine. Everything runs in the
-//! calling thread: the engine moves when [`Flow::turn`](super::flow::Flow::turn) is called, and
-//! only then.
+//! The only module of `perf` that calls the engine. Everything runs in the calling thread: the
+//! engine moves when [`Device::turn`] is called, and only then.
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, anyhow};
-use xroce_api::GidEntry;
-use xroce_engine::{Engine, EngineConfig};
+use xroce_api::{EngineStats, Failure, GidEntry, Mr, PollMode, PortStats};
+use xroce_engine::{Engine, EngineConfig, Poller};
 use xroce_net::addressing::{Addressing, PathEvent};
 use xroce_net::datapath::{Datapath, Link};
-use xroce_proto::memory::Pd;
+use xroce_proto::counters::Counters;
+use xroce_proto::memory::{Access, Pd};
+use xroce_proto::qp::{QpAttr, QpInit};
+use xroce_proto::rtt::Histogram;
 use xroce_proto::time::{Duration, Instant};
 use xroce_proto::wc::{Completion, Cq};
-use xroce_wire::newtypes::{Gid, Qpn};
+use xroce_proto::wr::{RecvWr, SendWr};
+use xroce_shm::Region;
+use xroce_wire::newtypes::{Gid, LKey, Qpn};
 use xroce_wire::path::{AddressVector, AhAttr, Flow};
 
 use super::congestion::Congestion;
+use super::device::Device;
 
 /// Completions taken from the queue at once.
 pub(super) const REAP: usize = 32;
@@ -39,8 +44,9 @@ pub(crate) struct Place {
 
 /// One engine with its port.
 pub(crate) struct Node<D: Datapath> {
-    pub(super) engine: Engine<D>,
-    pub(super) pd: Pd,
+    engine: Engine<D>,
+    poller: Poller,
+    pd: Pd,
     local: IpAddr,
     place: Place,
     /// When to look again at addresses and link.
@@ -64,6 +70,7 @@ impl<D: Datapath> Node<D> {
         let pd = engine.alloc_pd();
         Ok(Self {
             engine,
+            poller: Poller::new(PollMode::Adaptive),
             pd,
             local,
             place,
@@ -77,7 +84,7 @@ impl<D: Datapath> Node<D> {
     /// # Errors
     /// The kernel does not answer.
     #[inline]
-    pub(super) fn look(&mut self, now: Instant) -> Result<()> {
+    fn look(&mut self, now: Instant) -> Result<()> {
         if now < self.next_look {
             return Ok(());
         }
@@ -115,37 +122,33 @@ impl<D: Datapath> Node<D> {
     pub(crate) const fn addressing(&self) -> &Addressing {
         &self.place.addressing
     }
+}
 
-    /// How fast queue pairs send.
-    pub(super) fn congestion(&self) -> &Congestion {
-        &self.place.congestion
-    }
+impl<D: Datapath> Device for Node<D> {
+    type Path = AddressVector;
 
-    /// RoCE address of this side.
-    pub(crate) fn local(&self) -> IpAddr {
+    fn local(&self) -> IpAddr {
         self.local
     }
 
-    /// Whether IPv4 headers are the kernel's, so that this side never sees those of the peer.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.engine.caps().link == Link::Udp && self.local.is_ipv4()
-    }
-
-    /// IP MTU of the link in bytes.
-    pub(crate) fn link_mtu(&self) -> usize {
+    fn link_mtu(&self) -> usize {
         self.engine.caps().mtu.min(self.place.mtu)
     }
 
-    /// Name of the port, for messages to people.
-    pub(crate) fn port_name(&self) -> &str {
+    fn port_name(&self) -> &str {
         &self.engine.caps().name
     }
 
+    fn is_blind(&self) -> bool {
+        self.engine.caps().link == Link::Udp && self.local.is_ipv4()
+    }
+
+    fn congestion(&self) -> &Congestion {
+        &self.place.congestion
+    }
+
     /// The way to `dst`, with its Ethernet address if we need it.
-    ///
-    /// # Errors
-    /// There is no way, or nobody answers there.
-    pub(crate) fn path(&self, dst: Gid) -> Result<AddressVector> {
+    fn path(&self, dst: Gid) -> Result<AddressVector> {
         let attr = AhAttr {
             dgid: dst,
             ..self.place.attr
@@ -153,17 +156,21 @@ impl<D: Datapath> Node<D> {
         Ok(self.place.addressing.resolve(&attr, Flow::Datagrams)?)
     }
 
-    /// The path as the packets from one queue pair to another take it: with a source port of
-    /// their own, if that is ours to say.
-    pub(super) fn path_of(&self, local: Qpn, peer: Qpn, mut path: AddressVector) -> AddressVector {
-        if self.engine.caps().link == Link::Ethernet {
-            path.src_port = Flow::Connected { local, peer }.src_port(path.flow_label);
-        }
-        path
+    fn pd(&self) -> Pd {
+        self.pd
     }
 
-    /// A completion queue of at least this depth, empty.
-    pub(super) fn cq(&mut self, depth: u32) -> Result<Cq> {
+    fn reg_mr(&mut self, region: &Region, access: Access) -> Result<Mr> {
+        Ok(self.engine.reg_mr(self.pd, region, access)?)
+    }
+
+    fn dereg_mr(&mut self, lkey: LKey) {
+        // Whoever registered it takes it back, and nobody else does.
+        let _ = self.engine.dereg_mr(lkey);
+    }
+
+    /// Kept from step to step, replaced by a deeper one.
+    fn cq(&mut self, depth: u32) -> Result<Cq> {
         if let Some((cq, has)) = self.cq
             && has >= depth
         {
@@ -175,5 +182,85 @@ impl<D: Datapath> Node<D> {
         let cq = self.engine.create_cq(depth)?;
         self.cq = Some((cq, depth));
         Ok(cq)
+    }
+
+    fn create_qp(&mut self, init: &QpInit) -> Result<Qpn> {
+        Ok(self.engine.create_qp(init)?)
+    }
+
+    fn modify_qp(&mut self, qpn: Qpn, attr: &QpAttr) -> Result<()> {
+        Ok(self.engine.modify_qp(qpn, attr)?)
+    }
+
+    fn connect_qp(
+        &mut self,
+        qpn: Qpn,
+        peer: Qpn,
+        mut path: AddressVector,
+        rtr: QpAttr,
+    ) -> Result<()> {
+        // A source port for each connection, if that is ours to say.
+        if self.engine.caps().link == Link::Ethernet {
+            let flow = Flow::Connected { local: qpn, peer };
+            path.src_port = flow.src_port(path.flow_label);
+        }
+        let rtr = QpAttr {
+            av: Some(path),
+            ..rtr
+        };
+        self.modify_qp(qpn, &rtr)
+    }
+
+    fn destroy_qp(&mut self, qpn: Qpn) {
+        // It exists: nobody else destroys it.
+        let _ = self.engine.destroy_qp(qpn);
+    }
+
+    #[inline]
+    fn post_send(&mut self, qpn: Qpn, wr: &SendWr<'_>) -> Result<()> {
+        Ok(self.engine.post_send(qpn, wr)?)
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<()> {
+        Ok(self.engine.post_recv(qpn, wr)?)
+    }
+
+    /// The engine has them already.
+    #[inline]
+    fn ring(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, cq: Cq, out: &mut [Completion]) -> Result<usize> {
+        Ok(self.engine.poll_cq(cq, out))
+    }
+
+    fn set_poll(&mut self, mode: PollMode) {
+        self.poller = Poller::new(mode);
+    }
+
+    #[inline]
+    fn turn(&mut self, now: Instant) -> Result<bool> {
+        self.look(now)?;
+        let work = self.poller.step(&mut self.engine, now);
+        Ok(!work.context("the port failed")?.is_idle())
+    }
+
+    fn counters(&self, qpn: Qpn) -> Option<Counters> {
+        self.engine.qp_counters(qpn)
+    }
+
+    fn rtt(&self, qpn: Qpn) -> Option<&Histogram> {
+        self.engine.qp_rtt(qpn)
+    }
+
+    fn stats(&mut self) -> Result<(EngineStats, PortStats)> {
+        Ok((self.engine.stats(), self.engine.port_stats()))
+    }
+
+    fn failure(&self, qpn: Qpn) -> Result<Option<Failure>> {
+        Ok(self.engine.failure(qpn))
     }
 }

@@ -95,7 +95,8 @@ fn open_xdp(args: &PortArgs, near: Option<IpAddr>, visitor: impl Visitor) -> Res
     let local = interface_address(&interface, args.address(), near)?;
     let (below, vlan) = tagging(&interface, args.vlan)?;
     let addresses = vec![Gid::from(local)];
-    let port = xdp_port(&below, args.queue, args.ring, args.xdp_mode, addresses)?;
+    let mode = args.xdp_mode.unwrap_or_default();
+    let port = xdp_port(&below, args.queue(), args.ring(), mode, addresses)?;
     let tag = vlan.filter(|_| interface.vlan.is_none());
     let addressing = Addressing::ethernet(&below, tag)?;
     let index = addressing.gids().find_on(Gid::from(local), interface.index);
@@ -174,7 +175,10 @@ fn open_xdp(_: &PortArgs, _: Option<IpAddr>, _: impl Visitor) -> Result<()> {
 }
 
 /// The address of a UDP port.
-fn udp_address(args: &PortArgs, near: Option<IpAddr>) -> Result<IpAddr> {
+///
+/// # Errors
+/// None was given, or the interface has no such address.
+pub(crate) fn udp_address(args: &PortArgs, near: Option<IpAddr>) -> Result<IpAddr> {
     if let Some(dev) = &args.dev {
         return interface_address(&neigh::interface(dev)?, args.address(), near);
     }

@@ -1,8 +1,8 @@
 //! How messages are posted: as many as may be outstanding, and a few completions for all of them.
 
 use anyhow::Result;
-use xroce_net::datapath::Datapath;
 
+use super::device::Device;
 use super::flow::{Area, Flow};
 use super::plan::{Op, Step};
 
@@ -47,7 +47,7 @@ impl Posting {
     ///
     /// # Errors
     /// As [`Flow::post`].
-    pub(crate) fn fill<D: Datapath>(
+    pub(crate) fn fill<D: Device>(
         &self,
         flow: &mut Flow<'_, D>,
         qp: u32,

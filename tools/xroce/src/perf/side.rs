@@ -8,9 +8,9 @@
 
 use anyhow::{Result, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
+use super::device::Device;
 use super::flow::{Area, Done, Flow};
 use super::message::SentData;
 use super::meter::Meter;
@@ -144,7 +144,7 @@ impl Side {
     ///
     /// # Errors
     /// The round cannot be, or the queue pairs have failed.
-    pub(crate) fn prepare<D: Datapath>(
+    pub(crate) fn prepare<D: Device>(
         &mut self,
         flow: &mut Flow<'_, D>,
         pattern: &Pattern,
@@ -174,13 +174,7 @@ impl Side {
 
     /// Writes message `n` of this side's into the source area: its own, or what the other side is
     /// going to read.
-    fn write_message<D: Datapath>(
-        &self,
-        flow: &mut Flow<'_, D>,
-        pattern: &Pattern,
-        qp: u32,
-        n: u64,
-    ) {
+    fn write_message<D: Device>(&self, flow: &mut Flow<'_, D>, pattern: &Pattern, qp: u32, n: u64) {
         let reads = self.step.op == Op::Read;
         let (is_needed, of_client) = match reads {
             false => (self.sends, self.is_client),
@@ -204,7 +198,7 @@ impl Side {
 
     /// Posts receives until there are `want`. With verification each message of a round has its
     /// place.
-    fn post_receives<D: Datapath>(
+    fn post_receives<D: Device>(
         &mut self,
         flow: &mut Flow<'_, D>,
         qp: u32,
@@ -281,7 +275,7 @@ impl Side {
     /// # Errors
     /// As [`Flow::post`].
     #[inline]
-    pub(crate) fn drive<D: Datapath>(
+    pub(crate) fn drive<D: Device>(
         &mut self,
         flow: &mut Flow<'_, D>,
         now: Instant,
@@ -318,7 +312,7 @@ impl Side {
     /// # Errors
     /// A queue pair has failed, or a message is not what was announced.
     #[inline]
-    pub(crate) fn pump<D: Datapath>(&mut self, flow: &mut Flow<'_, D>) -> Result<()> {
+    pub(crate) fn pump<D: Device>(&mut self, flow: &mut Flow<'_, D>) -> Result<()> {
         flow.reap(&mut self.done)?;
         if self.done.is_empty() {
             return Ok(());
@@ -350,7 +344,7 @@ impl Side {
         Ok(())
     }
 
-    fn take_receive<D: Datapath>(&mut self, flow: &mut Flow<'_, D>, d: Done) -> Result<()> {
+    fn take_receive<D: Device>(&mut self, flow: &mut Flow<'_, D>, d: Done) -> Result<()> {
         if d.len != self.step.size {
             bail!(
                 "a message of {} bytes arrived where {} were sent",
@@ -416,7 +410,7 @@ impl Side {
     ///
     /// # Errors
     /// They do not show up, or there cannot be so many.
-    pub(crate) fn settle<D: Datapath>(
+    pub(crate) fn settle<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         pattern: &Pattern,
@@ -457,7 +451,7 @@ impl Side {
         }
     }
 
-    fn await_stragglers<D: Datapath>(
+    fn await_stragglers<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         theirs: &[u64],
@@ -482,7 +476,7 @@ impl Side {
         Ok(())
     }
 
-    fn compare<D: Datapath>(
+    fn compare<D: Device>(
         &mut self,
         flow: &Flow<'_, D>,
         pattern: &Pattern,
@@ -514,7 +508,7 @@ impl Side {
 /// Posts what is due, on the queue pairs in turn. Where all are full it waits, and its time runs.
 /// Whether any message is still outstanding or to come.
 #[inline]
-fn post_due<D: Datapath>(
+fn post_due<D: Device>(
     pacer: &mut Pacer,
     posting: &Posting,
     turn: &mut u32,

@@ -19,38 +19,33 @@ pub(crate) struct Stats {
     pub engine: Values,
     /// The port.
     pub port: Values,
-    /// Round-trip times of all queue pairs: samples, and quantiles in ns.
+    /// Round-trip times of all queue pairs: samples, and quantiles in ns. Nothing if the device does
+    /// not hand them out.
     pub rtt: Values,
 }
 
-fn values<T>(table: &[CounterInfo<T>], of: &T) -> Values {
-    let value = |info: &CounterInfo<T>| (info.name.to_owned(), (info.get)(of));
+/// How much each counter has grown.
+fn growth<T>(table: &[CounterInfo<T>], before: &T, now: &T) -> Values {
+    let value = |info: &CounterInfo<T>| {
+        let grown = (info.get)(now).saturating_sub((info.get)(before));
+        (info.name.to_owned(), grown)
+    };
     table.iter().map(value).collect()
 }
 
 impl Stats {
+    /// Of queue pairs, and of engine and port between two times.
     pub(crate) fn new(
         qps: &Counters,
-        engine: &EngineStats,
-        port: &PortStats,
-        rtt: &Histogram,
+        before: &(EngineStats, PortStats),
+        now: &(EngineStats, PortStats),
+        rtt: Option<&Histogram>,
     ) -> Self {
-        let quantile = |name: &str, per_mille| {
-            let time = rtt.quantile(per_mille);
-            (name.to_owned(), time.map_or(0, |t| t.as_nanos()))
-        };
-        let quantiles = [
-            ("samples".to_owned(), rtt.count()),
-            quantile("p50_ns", 500),
-            quantile("p99_ns", 990),
-            quantile("p999_ns", 999),
-            ("max_ns".to_owned(), rtt.max().as_nanos()),
-        ];
         Self {
-            qp: values(Counters::TABLE, qps),
-            engine: values(EngineStats::TABLE, engine),
-            port: values(PORT_TABLE, port),
-            rtt: quantiles.into(),
+            qp: growth(Counters::TABLE, &Counters::default(), qps),
+            engine: growth(EngineStats::TABLE, &before.0, &now.0),
+            port: growth(PORT_TABLE, &before.1, &now.1),
+            rtt: rtt.map(quantiles).unwrap_or_default(),
         }
     }
 
@@ -63,7 +58,9 @@ impl Stats {
         add(&mut table, "engine", EngineStats::TABLE, &self.engine);
         add(&mut table, "port", PORT_TABLE, &self.port);
         for name in ["samples", "p50_ns", "p99_ns", "p999_ns", "max_ns"] {
-            let value = self.rtt.get(name).copied().unwrap_or(0);
+            let Some(value) = self.rtt.get(name) else {
+                continue;
+            };
             table.add_row(["rtt", name, &value.to_string(), "", ""]);
         }
         if let Some(column) = table.column_mut(2) {
@@ -71,6 +68,21 @@ impl Stats {
         }
         table.to_string()
     }
+}
+
+fn quantiles(rtt: &Histogram) -> Values {
+    let quantile = |name: &str, per_mille| {
+        let time = rtt.quantile(per_mille);
+        (name.to_owned(), time.map_or(0, |t| t.as_nanos()))
+    };
+    let all = [
+        ("samples".to_owned(), rtt.count()),
+        quantile("p50_ns", 500),
+        quantile("p99_ns", 990),
+        quantile("p999_ns", 999),
+        ("max_ns".to_owned(), rtt.max().as_nanos()),
+    ];
+    all.into()
 }
 
 fn add<T>(table: &mut Table, of: &str, infos: &[CounterInfo<T>], values: &Values) {
@@ -93,13 +105,23 @@ mod tests {
             seq_naks_in: 7,
             ..Counters::default()
         };
-        let (engine, port) = (EngineStats::default(), PortStats::default());
-        let stats = Stats::new(&qps, &engine, &port, &Histogram::default());
+        let before = (EngineStats::default(), PortStats::default());
+        let mut now = before;
+        now.0.rx_frames = 3;
+        let stats = Stats::new(&qps, &before, &now, Some(&Histogram::default()));
         assert_eq!(stats.qp.len(), Counters::TABLE.len());
         assert_eq!(stats.engine.len(), EngineStats::TABLE.len());
         assert_eq!(stats.qp["seq_naks_in"], 7);
+        assert_eq!(stats.engine["rx_frames"], 3);
+        assert_eq!(stats.rtt["samples"], 0);
         let table = stats.table();
         assert!(table.contains("packet_seq_err") && table.contains("rcvd_seq_err"));
         assert!(!table.contains("rnr_naks_in"), "{table}");
+        assert!(table.contains("p50_ns"), "{table}");
+        // What was counted before, for others perhaps, is no part of it; a device that does not hand
+        // out round-trip times has none.
+        let stats = Stats::new(&qps, &now, &now, None);
+        assert_eq!(stats.engine["rx_frames"], 0);
+        assert!(stats.rtt.is_empty() && !stats.table().contains("p50_ns"));
     }
 }

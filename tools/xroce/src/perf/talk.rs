@@ -3,10 +3,10 @@
 
 use anyhow::Result;
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 
 use super::channel::{Channel, ChannelError, SILENCE};
+use super::device::Device;
 use super::flow::Flow;
 use super::message::{Language, Message};
 use crate::stop;
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_micros(200);
 const NAP: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A conversation with its queue pairs.
-pub(crate) struct Talk<'a, D: Datapath> {
+pub(crate) struct Talk<'a, D: Device> {
     /// Queue pairs and memory.
     pub flow: Flow<'a, D>,
     /// Side channel.
@@ -26,7 +26,7 @@ pub(crate) struct Talk<'a, D: Datapath> {
     inbox: Option<Message>,
 }
 
-impl<'a, D: Datapath> Talk<'a, D> {
+impl<'a, D: Device> Talk<'a, D> {
     /// Joins the two.
     pub(crate) fn new(flow: Flow<'a, D>, channel: &'a mut Channel) -> Self {
         Self {
@@ -74,11 +74,12 @@ impl<'a, D: Datapath> Talk<'a, D> {
         }
     }
 
-    /// Sends a message.
+    /// Sends a message. What was posted before is there when the peer reads it.
     ///
     /// # Errors
-    /// The conversation is over.
+    /// The conversation is over, or the device failed.
     pub(crate) fn say(&mut self, message: &Message) -> Result<()> {
+        self.flow.ring()?;
         Ok(self.channel.send(message, clock::now())?)
     }
 

@@ -8,9 +8,9 @@
 
 use anyhow::Result;
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
+use super::device::Device;
 use super::flow::{Attributes, FULL_ACCESS};
 use super::gate::Gate;
 use super::latency::RoundTrips;
@@ -52,7 +52,7 @@ pub(crate) struct Bench<'p> {
 }
 
 /// One step in progress.
-struct Run<'t, 'a, 'p, D: Datapath> {
+struct Run<'t, 'a, 'p, D: Device> {
     talk: &'t mut Talk<'a, D>,
     bench: &'t mut Bench<'p>,
     step: Step,
@@ -68,7 +68,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// A queue pair or the conversation failed, or the user interrupts.
-    pub(crate) fn step<D: Datapath>(
+    pub(crate) fn step<D: Device>(
         &mut self,
         talk: &mut Talk<'_, D>,
         index: u32,
@@ -99,13 +99,13 @@ impl Bench<'_> {
             counters, usage, ..
         } = &mut run.out;
         let ([own, _], [used, _]) = (counters, usage);
-        *own = run.talk.flow.counters();
+        *own = run.talk.flow.counters()?;
         *used = run.bench.gauge.usage();
         Ok(run.out)
     }
 }
 
-impl<D: Datapath> Run<'_, '_, '_, D> {
+impl<D: Device> Run<'_, '_, '_, D> {
     /// Makes and connects the queue pairs; `side` has receives to post before that.
     fn connect(&mut self, side: Option<&mut Side>, first: Round) -> Result<()> {
         let flow = &mut self.talk.flow;

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 
+use super::super::device::Device;
 use super::super::flow::{Done, Flow};
 use super::super::meter::Meter;
 use super::super::plan::Step;
@@ -25,7 +25,7 @@ impl Receives {
     ///
     /// # Errors
     /// As [`Flow::post_recv`].
-    pub(super) fn post<D: Datapath>(
+    pub(super) fn post<D: Device>(
         flow: &mut Flow<'_, D>,
         qps: u32,
         size: u32,
@@ -46,7 +46,7 @@ impl Receives {
         Ok(receives)
     }
 
-    fn post_one<D: Datapath>(&mut self, flow: &mut Flow<'_, D>, qp: u32) -> Result<()> {
+    fn post_one<D: Device>(&mut self, flow: &mut Flow<'_, D>, qp: u32) -> Result<()> {
         if let Some(posted) = self.posted.get_mut(qp as usize)
             && *posted < self.target
         {
@@ -60,7 +60,7 @@ impl Receives {
     ///
     /// # Errors
     /// It has another size, or the post fails.
-    pub(super) fn take<D: Datapath>(&mut self, flow: &mut Flow<'_, D>, d: Done) -> Result<()> {
+    pub(super) fn take<D: Device>(&mut self, flow: &mut Flow<'_, D>, d: Done) -> Result<()> {
         if d.len != self.size {
             bail!(
                 "a message of {} bytes came where {} were expected: give both sides the same size",
@@ -100,7 +100,7 @@ fn report(meter: &Meter, size: u32, iterations: u64) -> PeerReport {
 ///
 /// # Errors
 /// A message failed, the peer is gone, or the user interrupts.
-pub(super) fn run<D: Datapath>(
+pub(super) fn run<D: Device>(
     session: &mut Session<'_, D>,
     step: Step,
     depth: u32,

@@ -4,9 +4,9 @@
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Instant;
 
+use super::super::device::Device;
 use super::super::flow::{Area, Done};
 use super::super::plan::{Op, Step};
 use super::super::quantiles::LONGEST_NS;
@@ -24,7 +24,7 @@ pub(super) struct RoundTrips {
 }
 
 /// One test in progress.
-struct Run<'s, 'a, D: Datapath> {
+struct Run<'s, 'a, D: Device> {
     session: &'s mut Session<'a, D>,
     step: Step,
     /// Messages outstanding at most.
@@ -41,7 +41,7 @@ struct Run<'s, 'a, D: Datapath> {
 ///
 /// # Errors
 /// A message failed, the peer is gone, or the user interrupts.
-pub(super) fn run<D: Datapath>(
+pub(super) fn run<D: Device>(
     session: &mut Session<'_, D>,
     step: Step,
     depth: u32,
@@ -90,7 +90,7 @@ fn record(histogram: &mut Histogram<u64>, left: Option<Instant>, arrived: Instan
     }
 }
 
-impl<D: Datapath> Run<'_, '_, D> {
+impl<D: Device> Run<'_, '_, D> {
     fn turn(&mut self) -> Result<()> {
         self.session.reap(&mut self.done)?;
         for d in self.done.drain(..) {

@@ -20,11 +20,9 @@ use std::io::Write;
 use std::net::TcpStream;
 
 use anyhow::{Context, Result};
-use xroce_net::datapath::Datapath;
 
 use super::args::{Compat, Poll, PortArgs};
-use super::node::Node;
-use super::port::{self, Visitor};
+use super::device::{self, Device, User};
 
 pub(crate) use job::Job;
 pub(crate) use line::Line;
@@ -48,7 +46,7 @@ pub(crate) fn client(
         line: &mut line,
         out,
     };
-    port::open(port, near, visitor)
+    device::open(port, near, visitor)
 }
 
 struct Client<'a> {
@@ -58,13 +56,13 @@ struct Client<'a> {
     out: &'a mut dyn Write,
 }
 
-impl Visitor for Client<'_> {
-    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
+impl User for Client<'_> {
+    fn run<D: Device>(self, mut device: D) -> Result<()> {
         converse(
             self.job,
             Role::Client,
             self.poll,
-            &mut node,
+            &mut device,
             self.line,
             self.out,
         )
@@ -75,27 +73,27 @@ impl Visitor for Client<'_> {
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub(crate) fn serve<D: Datapath>(
+pub(crate) fn serve<D: Device>(
     job: &Job,
     poll: Poll,
-    node: &mut Node<D>,
+    device: &mut D,
     line: &mut Line,
     out: &mut dyn Write,
 ) -> Result<()> {
-    converse(job, Role::Server, poll, node, line, out)
+    converse(job, Role::Server, poll, device, line, out)
 }
 
-fn converse<D: Datapath>(
+fn converse<D: Device>(
     job: &Job,
     role: Role,
     poll: Poll,
-    node: &mut Node<D>,
+    device: &mut D,
     line: &mut Line,
     out: &mut dyn Write,
 ) -> Result<()> {
     let report = match job.program {
-        Compat::Perftest => perftest::run(job, role, poll, node, line),
-        Compat::Pingpong => pingpong::run(job, role, poll, node, line),
+        Compat::Perftest => perftest::run(job, role, poll, device, line),
+        Compat::Pingpong => pingpong::run(job, role, poll, device, line),
     }?;
     let text = if job.json {
         serde_json::to_string(&report)?

@@ -1,16 +1,15 @@
 //! A conversation with a program of perftest, as either side.
 
 use anyhow::{Result, bail};
-use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Access;
 use xroce_proto::params::RD_ATOMIC_MAX;
 use xroce_wire::newtypes::{PathMtu, RKey, Va};
 
 use super::super::args::Poll;
 use super::super::client::own_path_mtu;
+use super::super::device::Device;
 use super::super::flow::{Area, Attributes, Flow, RemoteAreas};
 use super::super::message::{MemoryData, QpData};
-use super::super::node::Node;
 use super::super::plan::{MAX_MEMORY, Op, Shape, Step, Test};
 use super::bandwidth::{self, Receives};
 use super::job::Job;
@@ -33,16 +32,16 @@ struct Agreed {
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub(super) fn run<D: Datapath>(
+pub(super) fn run<D: Device>(
     job: &Job,
     role: Role,
     poll: Poll,
-    node: &mut Node<D>,
+    device: &mut D,
     line: &mut Line,
 ) -> Result<Report> {
-    let own_mtu = own_path_mtu(node, job.mtu)?;
+    let own_mtu = own_path_mtu(device, job.mtu)?;
     let agreed = agree(job, role, own_mtu, line)?;
-    let mut report = Report::new(job, role, line, node);
+    let mut report = Report::new(job, role, line, device);
     report.peer_version = Some(agreed.version.text.clone());
     report.path_mtu = agreed.path_mtu.bytes();
 
@@ -59,7 +58,7 @@ pub(super) fn run<D: Datapath>(
             MAX_MEMORY >> 20
         );
     }
-    let mut flow = Flow::with_memory(node, area, job.qps, poll)?;
+    let mut flow = Flow::with_memory(device, area, job.qps, poll)?;
     let shape = Shape {
         qps: job.qps,
         depth: job.depth,
@@ -76,8 +75,7 @@ pub(super) fn run<D: Datapath>(
     let own = flow.start_step(shape, access)?;
     Session::new(flow, line, role, own, job.patience).finish(|session| {
         Conversation::new(job, session, agreed).run(&mut report)?;
-        report.count(&mut session.flow);
-        Ok(())
+        report.count(&mut session.flow)
     })?;
     Ok(report)
 }
@@ -111,7 +109,7 @@ fn agree(job: &Job, role: Role, own_mtu: PathMtu, line: &mut Line) -> Result<Agr
 }
 
 /// Everything from the first queue pair on.
-struct Conversation<'s, 'a, D: Datapath> {
+struct Conversation<'s, 'a, D: Device> {
     job: &'s Job,
     session: &'s mut Session<'a, D>,
     agreed: Agreed,
@@ -122,7 +120,7 @@ struct Conversation<'s, 'a, D: Datapath> {
     receives: bool,
 }
 
-impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
+impl<'s, 'a, D: Device> Conversation<'s, 'a, D> {
     fn new(job: &'s Job, session: &'s mut Session<'a, D>, agreed: Agreed) -> Self {
         let flow = &session.flow;
         let key = |(qp, data): (u32, &QpData)| Key {
@@ -131,7 +129,7 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
             psn: data.psn,
             rkey: flow.memory().rkey,
             va: flow.address(Area::Target, qp),
-            gid: flow.node().local().into(),
+            gid: flow.device().local().into(),
         };
         let keys = (0..).zip(&session.own).map(key);
         let own = keys.map(|key| key.encode()).collect();
@@ -248,9 +246,9 @@ impl<'s, 'a, D: Datapath> Conversation<'s, 'a, D> {
         let Some(first) = self.theirs.first() else {
             bail!("no queue pair");
         };
-        let node = self.session.flow.node();
-        let gid = peer_gid(first.gid, node, "-x")?;
-        let path = node.path(gid)?;
+        let device = self.session.flow.device();
+        let gid = peer_gid(first.gid, device, "-x")?;
+        let path = device.path(gid)?;
         let mut areas = Vec::with_capacity(self.theirs.len());
         let mut reads_out = RD_ATOMIC_MAX;
         for key in &self.theirs {

@@ -2,15 +2,14 @@
 //! client, then traffic; the TCP connection is closed before that begins.
 
 use anyhow::{Result, bail};
-use xroce_net::datapath::Datapath;
 use xroce_proto::memory::Access;
 use xroce_wire::newtypes::PathMtu;
 
 use super::super::args::Poll;
 use super::super::client::own_path_mtu;
+use super::super::device::Device;
 use super::super::flow::{Attributes, Flow, RemoteAreas};
 use super::super::message::QpData;
-use super::super::node::Node;
 use super::super::plan::{Op, Repair, Shape, Step, Test};
 use super::bandwidth::Receives;
 use super::job::Job;
@@ -28,19 +27,19 @@ const LAST: &str = "done";
 ///
 /// # Errors
 /// One line that says what is wrong.
-pub(super) fn run<D: Datapath>(
+pub(super) fn run<D: Device>(
     job: &Job,
     role: Role,
     poll: Poll,
-    node: &mut Node<D>,
+    device: &mut D,
     line: &mut Line,
 ) -> Result<Report> {
     // It is not negotiated.
-    let path_mtu = own_path_mtu(node, job.mtu)?;
-    let mut report = Report::new(job, role, line, node);
+    let path_mtu = own_path_mtu(device, job.mtu)?;
+    let mut report = Report::new(job, role, line, device);
     report.path_mtu = path_mtu.bytes();
     let size = job.max_size();
-    let mut flow = Flow::with_memory(node, u64::from(size.next_multiple_of(8)), 1, poll)?;
+    let mut flow = Flow::with_memory(device, u64::from(size.next_multiple_of(8)), 1, poll)?;
     let shape = Shape {
         qps: 1,
         depth: 1,
@@ -54,7 +53,7 @@ pub(super) fn run<D: Datapath>(
         bail!("no queue pair");
     };
     let receives = Receives::post(&mut flow, 1, size, job.iterations, job.rx_depth)?;
-    let gid = flow.node().local().into();
+    let gid = flow.device().local().into();
     let address = Address { qpn, psn, gid };
     let step = Step {
         op: Op::Send,
@@ -72,14 +71,13 @@ pub(super) fn run<D: Datapath>(
         row.latency = Some(Latency::of(&found, step.op));
         report.rows.push(row);
         session.linger()?;
-        report.count(&mut session.flow);
-        Ok(())
+        report.count(&mut session.flow)
     })?;
     Ok(report)
 }
 
 /// Exchanges addresses and connects.
-fn introduce<D: Datapath>(
+fn introduce<D: Device>(
     session: &mut Session<'_, D>,
     own: Address,
     path_mtu: PathMtu,
@@ -103,7 +101,7 @@ fn introduce<D: Datapath>(
     Ok(())
 }
 
-fn connect<D: Datapath>(
+fn connect<D: Device>(
     session: &mut Session<'_, D>,
     theirs: &[u8; ADDRESS_LEN],
     path_mtu: PathMtu,
@@ -111,8 +109,8 @@ fn connect<D: Datapath>(
 ) -> Result<()> {
     let Address { qpn, psn, gid } = Address::parse(theirs)?;
     let flow = &mut session.flow;
-    let gid = peer_gid(gid, flow.node(), "-g")?;
-    let path = flow.node().path(gid)?;
+    let gid = peer_gid(gid, flow.device(), "-g")?;
+    let path = flow.device().path(gid)?;
     flow.set_peer(vec![RemoteAreas::default()], path_mtu, path);
     let attributes = Attributes {
         reads_in: 1,

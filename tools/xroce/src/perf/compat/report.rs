@@ -1,11 +1,10 @@
 //! Results, in the columns that perftest prints, or as JSON.
 
 use serde::Serialize;
-use xroce_net::datapath::Datapath;
 
+use super::super::device::Device;
 use super::super::flow::{Flow, NaksReceived};
 use super::super::message::SideCounters;
-use super::super::node::Node;
 use super::super::plan::{Op, Test};
 use super::super::show;
 use super::job::Job;
@@ -148,7 +147,7 @@ impl Row {
 
 impl Report {
     /// Without results.
-    pub(super) fn new<D: Datapath>(job: &Job, role: Role, line: &Line, node: &Node<D>) -> Self {
+    pub(super) fn new<D: Device>(job: &Job, role: Role, line: &Line, device: &D) -> Self {
         Self {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
@@ -157,8 +156,8 @@ impl Report {
             op: job.op,
             test: job.test,
             bidirectional: job.bidirectional,
-            local: node.local().to_string(),
-            port: node.port_name().to_owned(),
+            local: device.local().to_string(),
+            port: device.port_name().to_owned(),
             peer: line.peer().to_string(),
             peer_version: None,
             qps: job.qps,
@@ -169,11 +168,15 @@ impl Report {
     }
 
     /// Takes the counters.
-    pub(super) fn count<D: Datapath>(&mut self, flow: &mut Flow<'_, D>) {
+    ///
+    /// # Errors
+    /// The device failed.
+    pub(super) fn count<D: Device>(&mut self, flow: &mut Flow<'_, D>) -> anyhow::Result<()> {
         self.counters = Counters {
-            own: flow.counters(),
+            own: flow.counters()?,
             naks: flow.naks_received(),
         };
+        Ok(())
     }
 
     /// The table for people.

@@ -3,13 +3,12 @@
 
 use anyhow::{Result, anyhow, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::{Duration, Instant};
 use xroce_wire::newtypes::Gid;
 
+use super::super::device::Device;
 use super::super::flow::{Done, Flow};
 use super::super::message::{QpData, check_gid};
-use super::super::node::Node;
 use super::line::{LOOK, Line, LineError, Role};
 use super::message::KEY_LEN;
 use crate::stop;
@@ -20,7 +19,7 @@ const FAREWELL: Duration = Duration::from_millis(3_000);
 const LINGER: Duration = Duration::from_millis(270);
 
 /// A conversation with its queue pairs.
-pub(super) struct Session<'a, D: Datapath> {
+pub(super) struct Session<'a, D: Device> {
     /// Queue pairs and memory.
     pub flow: Flow<'a, D>,
     /// Side channel.
@@ -36,11 +35,9 @@ pub(super) struct Session<'a, D: Datapath> {
     patience: Duration,
     looked: Instant,
     heard: Instant,
-    /// Packets accepted so far: others are no sign of life.
-    accepted: u64,
 }
 
-impl<'a, D: Datapath> Session<'a, D> {
+impl<'a, D: Device> Session<'a, D> {
     /// Joins the two.
     pub(super) fn new(
         flow: Flow<'a, D>,
@@ -60,7 +57,6 @@ impl<'a, D: Datapath> Session<'a, D> {
             patience,
             looked: now,
             heard: now,
-            accepted: 0,
         }
     }
 
@@ -111,9 +107,8 @@ impl<'a, D: Datapath> Session<'a, D> {
 
     fn look(&mut self, now: Instant) -> Result<()> {
         stop::check()?;
-        let accepted = self.flow.packets_accepted();
-        if accepted != self.accepted {
-            (self.accepted, self.heard) = (accepted, now);
+        if self.flow.has_heard(now) {
+            self.heard = now;
         }
         self.line.look()?;
         if let Some(answer) = &self.late
@@ -186,33 +181,33 @@ impl<'a, D: Datapath> Session<'a, D> {
             if let Some(failure) = self.flow.failure() {
                 return failure.context(e);
             }
-            let advice = if self.flow.node().is_blind() {
+            let advice = if self.flow.device().is_blind() {
                 "over IPv4 a UDP socket does not see the identification in the peer's headers, which its \
                  ICRC covers: use AF_XDP (--backend xdp) with a peer that is not xroce"
             } else {
                 "something on the way corrupts packets or rewrites addresses or ports (NAT)"
             };
-            match self.flow.counters().icrc_errors {
-                0 => e,
-                n => anyhow!("{e}; {n} packets failed the ICRC check: {advice}"),
+            match self.flow.counters().map(|c| c.icrc_errors) {
+                Ok(0) | Err(_) => e,
+                Ok(n) => anyhow!("{e}; {n} packets failed the ICRC check: {advice}"),
             }
         })
     }
 }
 
-/// One round of the engine; whether it accepted a packet.
-fn alive<D: Datapath>(flow: &mut Flow<'_, D>) -> Result<bool> {
-    let before = flow.packets_accepted();
-    let work = flow.turn(clock::now())?;
-    Ok(work.rx > 0 && flow.packets_accepted() != before)
+/// One round of the engine; whether it accepted a packet since it was last asked.
+fn alive<D: Device>(flow: &mut Flow<'_, D>) -> Result<bool> {
+    let now = clock::now();
+    flow.turn(now)?;
+    Ok(flow.has_heard(now))
 }
 
 /// Checks the address of the peer.
 ///
 /// # Errors
 /// This side cannot send to it.
-pub(super) fn peer_gid<D: Datapath>(theirs: Gid, node: &Node<D>, option: &str) -> Result<Gid> {
-    let (ip, own) = (theirs.ip(), node.local());
+pub(super) fn peer_gid<D: Device>(theirs: Gid, device: &D, option: &str) -> Result<Gid> {
+    let (ip, own) = (theirs.ip(), device.local());
     if theirs == Gid::default() {
         bail!(
             "the peer gave no GID: start it with {option} and the index of a RoCE v2 GID of {own}'s family"
