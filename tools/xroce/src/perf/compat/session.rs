@@ -18,6 +18,10 @@ const FAREWELL: Duration = Duration::from_millis(3_000);
 /// A peer that hung up long ago may still miss an acknowledgement: four of its timeouts of 67 ms.
 const LINGER: Duration = Duration::from_millis(270);
 
+/// What a peer had acknowledged before it hung up shows up within this time: its last message may be
+/// in memory, or its completion under way from a daemon, when the end of the side channel is seen.
+const SETTLE: Duration = Duration::from_millis(200);
+
 /// A conversation with its queue pairs.
 pub(super) struct Session<'a, D: Device> {
     /// Queue pairs and memory.
@@ -35,6 +39,8 @@ pub(super) struct Session<'a, D: Device> {
     patience: Duration,
     looked: Instant,
     heard: Instant,
+    /// When it was seen that the peer has hung up.
+    left: Option<Instant>,
 }
 
 impl<'a, D: Device> Session<'a, D> {
@@ -57,6 +63,7 @@ impl<'a, D: Device> Session<'a, D> {
             patience,
             looked: now,
             heard: now,
+            left: None,
         }
     }
 
@@ -117,7 +124,10 @@ impl<'a, D: Device> Session<'a, D> {
             self.line.send("key", answer)?;
         }
         if self.line.is_over() && !self.may_leave {
-            return Err(LineError::Left.into());
+            let left = *self.left.get_or_insert(now);
+            if now.since(left) >= SETTLE {
+                return Err(LineError::Left.into());
+            }
         }
         if now.since(self.heard) >= self.patience {
             return Err(LineError::Still(self.patience).into());
