@@ -9,6 +9,7 @@ use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
 use super::congestion::CongestionArgs;
+use super::loopback::LoopbackArgs;
 use super::pace::Arrivals;
 use super::parse::{
     Numbers, NumbersParser, Rates, RatesParser, Sizes, SizesParser, parse_mtu, parse_seconds,
@@ -55,6 +56,9 @@ pub(crate) enum PerfCommand {
     Client(ClientArgs),
     /// Measure what AF_XDP itself carries on a link, without any protocol.
     Raw(RawArgs),
+    /// Measure between two queue pairs of one device.
+    #[command(hide = true)]
+    Loopback(LoopbackArgs),
 }
 
 impl PerfCommand {
@@ -64,6 +68,7 @@ impl PerfCommand {
             Self::Server(args) => args.port_args.parent,
             Self::Client(args) => args.port_args.parent,
             Self::Raw(args) => args.parent,
+            Self::Loopback(args) => args.port_args.parent,
         }
     }
 }

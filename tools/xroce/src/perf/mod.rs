@@ -23,6 +23,7 @@ pub(crate) mod gate;
 mod hall;
 pub(crate) mod lane;
 mod latency;
+mod loopback;
 pub(crate) mod message;
 mod meter;
 pub(crate) mod node;
@@ -62,6 +63,7 @@ pub(crate) fn run(command: &args::PerfCommand, out: &mut dyn Write) -> Result<()
         args::PerfCommand::Server(args) => server::run(args, out),
         args::PerfCommand::Client(args) => client::run(args, out),
         args::PerfCommand::Raw(args) => raw::run(args, out),
+        args::PerfCommand::Loopback(args) => loopback::run(args, out),
     }
 }
 
