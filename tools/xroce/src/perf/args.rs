@@ -8,15 +8,15 @@ use xroce_control::SOCKET_DEFAULT;
 use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
-use super::congestion::CongestionArgs;
-use super::loopback::LoopbackArgs;
-use super::pace::Arrivals;
-use super::parse::{
+use crate::perf::congestion::CongestionArgs;
+use crate::perf::device::verbs::Verbs;
+use crate::perf::loopback::LoopbackArgs;
+use crate::perf::measure::pace::Arrivals;
+use crate::perf::parse::{
     Numbers, NumbersParser, Rates, RatesParser, Sizes, SizesParser, parse_mtu, parse_seconds,
     parse_warmup,
 };
-use super::plan::{self, Limit, Op, Plan, Repair, Test};
-use super::verbs_device::Verbs;
+use crate::perf::plan::{self, Limit, Op, Plan, Repair, Test};
 
 /// TCP port of the side channel unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 18_715;

@@ -13,15 +13,15 @@ use xroce_engine::clock;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{RKey, Va};
 
-use super::args::{DaemonArgs, Poll, PortArgs, SeveralArgs};
-use super::client::own_path_mtu;
-use super::device::{self, Device, User};
-use super::flow::{Area, Attributes, Done, FULL_ACCESS, Flow, RemoteAreas};
-use super::parse::parse_seconds;
-use super::plan::{Op, Repair, Shape, Step, Test};
-use super::ports::ports;
-use super::posting::{Posting, Progress};
-use super::quantiles::{Quantiles, histogram};
+use crate::perf::args::{DaemonArgs, Poll, PortArgs, SeveralArgs};
+use crate::perf::client::own_path_mtu;
+use crate::perf::device::ports::ports;
+use crate::perf::device::{self, Device, User};
+use crate::perf::measure::flow::{Area, Attributes, Done, FULL_ACCESS, Flow, RemoteAreas};
+use crate::perf::measure::posting::{Posting, Progress};
+use crate::perf::measure::quantiles::{Quantiles, histogram};
+use crate::perf::parse::parse_seconds;
+use crate::perf::plan::{Op, Repair, Shape, Step, Test};
 use crate::stop;
 
 /// Messages outstanding at most.

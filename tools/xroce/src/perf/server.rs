@@ -9,20 +9,20 @@ use xroce_engine::clock;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{Gid, PathMtu};
 
-use super::answer::{self, Start};
-use super::args::{Backend, Poll, PortArgs, ServerArgs};
-use super::channel::{Channel, SILENCE};
-use super::compat::{self, Job, Line};
-use super::device::{self, Device, User};
-use super::flow::Flow;
-use super::hall::Hall;
-use super::message::{Lane, Message, check_gid, check_path_mtu, one_line};
-use super::pattern::Pattern;
-use super::plan::Plan;
-use super::ports::ports;
-use super::talk::{Talk, listen_only, unexpected};
-use super::usage::Gauge;
-use super::verbs_device::VerbsDevice;
+use crate::perf::args::{Backend, Poll, PortArgs, ServerArgs};
+use crate::perf::device::ports::ports;
+use crate::perf::device::verbs::VerbsDevice;
+use crate::perf::device::{self, Device, User};
+use crate::perf::measure::answer::{self, Start};
+use crate::perf::measure::flow::Flow;
+use crate::perf::measure::pattern::Pattern;
+use crate::perf::measure::usage::Gauge;
+use crate::perf::peer::channel::{Channel, SILENCE};
+use crate::perf::peer::compat::{self, Job, Line};
+use crate::perf::peer::conversation::{Conversation, listen_only, unexpected};
+use crate::perf::peer::message::{Lane, Message, check_gid, check_path_mtu, one_line};
+use crate::perf::plan::Plan;
+use crate::perf::server_ports::ServerPorts;
 use crate::stop::{self, Interrupted};
 
 /// Pause between two looks for a client.
@@ -49,9 +49,9 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     // A session with the daemon is opened for each client: the daemon may be started anew meanwhile.
     let known = known && first.verbs.is_none();
     match service {
-        Service::Own if known => Hall::open(&all, |hall| {
-            announce(&listener, &hall.names.join("; "), out)?;
-            receive(args, hall, &listener)
+        Service::Own if known => ServerPorts::open(&all, |ports| {
+            announce(&listener, &ports.names.join("; "), out)?;
+            receive(args, ports, &listener)
         }),
         Service::Compat(_) if several => {
             bail!("--compat: the peer has one port: give one interface, queue or address")
@@ -86,16 +86,16 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Serves clients on the ports of the hall, one after another.
-fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()> {
-    let count = u32::try_from(hall.names.len()).unwrap_or(u32::MAX);
+/// Serves clients on the ports of the server, one after another.
+fn receive(args: &ServerArgs, ports: &ServerPorts, listener: &TcpListener) -> Result<()> {
+    let count = u32::try_from(ports.names.len()).unwrap_or(u32::MAX);
     loop {
         let stream = accept(listener)?;
         let mut channel = Channel::new(stream, clock::now())?;
         let peer = channel.peer();
         let outcome = match hear(&mut channel, count) {
             Ok(greeting) => gather(listener, count, (channel, greeting))
-                .and_then(|conversations| hall.serve(conversations)),
+                .and_then(|conversations| ports.serve(conversations)),
             Err(e) => Err(e),
         };
         if finish(args, outcome.with_context(|| format!("client {peer}")))? {
@@ -105,8 +105,8 @@ fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()>
 }
 
 /// The other conversations of a client, if it has several ports, all in the order of its ports.
-fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec<Conversation>> {
-    let mut places: Vec<Option<Conversation>> = (0..first.1.lane.count).map(|_| None).collect();
+fn gather(listener: &TcpListener, ports: u32, first: Introduced) -> Result<Vec<Introduced>> {
+    let mut places: Vec<Option<Introduced>> = (0..first.1.lane.count).map(|_| None).collect();
     let result = fill(listener, ports, first, &mut places);
     let mut all = places.into_iter().flatten();
     if let Err(e) = result {
@@ -122,8 +122,8 @@ fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec
 fn fill(
     listener: &TcpListener,
     ports: u32,
-    first: Conversation,
-    places: &mut [Option<Conversation>],
+    first: Introduced,
+    places: &mut [Option<Introduced>],
 ) -> Result<()> {
     let lane = first.1.lane;
     let mut missing = lane.count;
@@ -152,7 +152,7 @@ fn fill(
 }
 
 /// The next conversation if it is of the same client; another client is sent away.
-fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Conversation>> {
+fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Introduced>> {
     let Some(stream) = knock(listener)? else {
         std::thread::sleep(NAP);
         return Ok(None);
@@ -406,7 +406,7 @@ pub(crate) fn serve<D: Device>(poll: Poll, device: &mut D, channel: &mut Channel
 }
 
 /// A client, or one of its ports, that has said what it wants.
-pub(crate) type Conversation = (Channel, Greeting);
+pub(crate) type Introduced = (Channel, Greeting);
 
 /// The first word of a client, checked.
 pub(crate) struct Greeting {
@@ -460,7 +460,7 @@ pub(crate) fn converse_with<D: Device>(
     let mut flow = Flow::new(device, &plan, poll)?;
     let own = flow.memory();
     flow.set_remote(memory.check(own.len)?, path_mtu, path);
-    let mut talk = Talk::new(flow, channel);
+    let mut talk = Conversation::new(flow, channel);
     talk.say(&Message::Connected { memory: own })?;
     let pattern = Pattern::new(plan.sizes.iter().copied().max().unwrap_or(0));
     let mut gauge = Gauge::new();
