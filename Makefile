@@ -105,8 +105,8 @@ SOAK ?= 600
 soak: setup-test ## SOAK seconds (600) at full rate: no timeout, nothing sent again, memory flat
 	XROCE_SOAK_SECONDS=$(SOAK) $(CARGO) bench --locked $(FLAGS) --bench soak
 
-boundary: setup-test ## the same traffic over an engine in this process and through a daemon
-	$(CARGO) bench --locked $(FLAGS) --bench boundary
+boundary: setup-test ## the traffic of `xroce perf` over an engine in the process and through a daemon
+	$(CARGO) bench --locked $(FLAGS) -p xroce --bench boundary
 
 # Rounds of each kind of harm, and processes of the crowd.
 ROUNDS ?= 1000

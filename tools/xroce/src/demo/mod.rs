@@ -19,8 +19,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::perf::report::show;
 use crate::perf::report::{Report, rate};
-use crate::perf::show;
 use crate::stop;
 use child::{Child, Line};
 use stage::Stage;

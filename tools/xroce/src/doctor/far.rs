@@ -6,7 +6,7 @@ use xroce_net::datapath::Datapath;
 use super::lab::Lab;
 use super::message::Message;
 use super::report::Report;
-use crate::perf::talk::unexpected;
+use crate::perf::peer::conversation::unexpected;
 
 /// Trains of one run, at most.
 const TRAINS_MAX: u32 = 64;

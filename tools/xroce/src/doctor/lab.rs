@@ -20,10 +20,11 @@ use xroce_wire::path::AddressVector;
 use super::message::{ADDRESSES_MAX, End, Heard, ICMP_MAX, Message, Sent, Way};
 use super::probe::{self, Arrival, Stamp, Writer};
 use super::train::{Carrier, Tally, Train};
-use crate::perf::channel::Channel;
-use crate::perf::message::one_line;
-use crate::perf::node::Node;
-use crate::perf::talk::unexpected;
+use crate::perf::device::Device;
+use crate::perf::device::node::Node;
+use crate::perf::peer::channel::Channel;
+use crate::perf::peer::conversation::unexpected;
+use crate::perf::peer::message::one_line;
 use crate::stop;
 
 /// Packets sent at once: a small part of any receive ring.

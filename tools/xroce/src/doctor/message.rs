@@ -1,5 +1,5 @@
 //! What two `xroce doctor` tell each other over TCP, in the framing of
-//! [`perf`](crate::perf::message): magic, version, length, JSON.
+//! [`perf`](crate::perf::peer::message): magic, version, length, JSON.
 //!
 //! ```text
 //! connects                              listens
@@ -30,7 +30,7 @@ use xroce_wire::newtypes::Gid;
 
 use super::report::Report;
 use super::train::Train;
-use crate::perf::message::{BadMessage, Language, Meaning, one_line};
+use crate::perf::peer::message::{BadMessage, Language, Meaning, one_line};
 
 /// Addresses of an end that are told, at most.
 pub(crate) const ADDRESSES_MAX: usize = 32;

@@ -9,7 +9,7 @@ use super::message::{
 };
 use super::report::{Check, Fault, Finding, Report, SCHEMA, State};
 use super::train::{Carrier, Group, Train};
-use crate::perf::message::{BadMessage, Decoder, Language, encode};
+use crate::perf::peer::message::{BadMessage, Decoder, Language, encode};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -155,7 +155,7 @@ fn every_message_survives_the_trip() {
 
 #[test]
 fn the_other_language_is_named() {
-    let perf = encode(&crate::perf::message::Message::Bye {}).unwrap();
+    let perf = encode(&crate::perf::peer::message::Message::Bye {}).unwrap();
     let error = decode(&perf).unwrap_err().to_string();
     assert!(error.contains("the peer is not xroce doctor"), "{error}");
 }

@@ -32,11 +32,11 @@ use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 
 use crate::perf::args::{Backend, Poll, PortArgs};
-use crate::perf::channel::{Channel, SILENCE};
-use crate::perf::node::Node;
-use crate::perf::port::{self, Visitor};
+use crate::perf::device::node::Node;
+use crate::perf::device::port::{self, Visitor};
+use crate::perf::peer::channel::{Channel, SILENCE};
+use crate::perf::peer::conversation::{listen_only, unexpected};
 use crate::perf::server::accept;
-use crate::perf::talk::{listen_only, unexpected};
 use crate::stop;
 use facts::{Connected, Facts};
 use lab::Lab;

@@ -9,7 +9,7 @@ use super::lab::Lab;
 use super::message::{Heard, Message, Sent, Way};
 use super::probe::{self, PAYLOAD_MIN, SHORTER_BY};
 use super::train::{Carrier, Group, Train};
-use crate::perf::talk::unexpected;
+use crate::perf::peer::conversation::unexpected;
 
 /// Packets of a look whether anything arrives at all.
 const FEW: u32 = 20;

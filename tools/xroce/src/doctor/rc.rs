@@ -9,12 +9,12 @@ use xroce_proto::time::Duration;
 
 use super::facts::Rates;
 use crate::perf::args::Poll;
-use crate::perf::channel::Channel;
-use crate::perf::gate::Gate;
-use crate::perf::lane::Session;
-use crate::perf::message::Lane;
-use crate::perf::node::Node;
-use crate::perf::pace::Arrivals;
+use crate::perf::client_port::Session;
+use crate::perf::device::node::Node;
+use crate::perf::measure::pace::Arrivals;
+use crate::perf::measure::step_barrier::StepBarrier;
+use crate::perf::peer::channel::Channel;
+use crate::perf::peer::message::Lane;
 use crate::perf::plan::{Limit, Op, Plan, Repair, Test};
 use crate::perf::report::Report;
 use crate::perf::server;
@@ -74,7 +74,7 @@ pub(crate) fn measure<D: Datapath>(
         plan: &plan,
         channel: &mut channel,
         lane: Lane::ONLY,
-        gate: &Gate::new(1),
+        barrier: &StepBarrier::new(1),
         mtu: Some(mtu),
         timeout: PATIENCE,
         poll,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use comfy_table::{Cell, ContentArrangement, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::perf::message::{BadMessage, one_line};
+use crate::perf::peer::message::{BadMessage, one_line};
 
 /// Version of the JSON.
 pub(crate) const SCHEMA: u32 = 1;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::{ClassSeen, Heard, SEEN_MAX, Sent, SourceSeen};
 use super::probe::{Arrival, PAYLOAD_MAX, PAYLOAD_MIN};
-use crate::perf::message::BadMessage;
+use crate::perf::peer::message::BadMessage;
 
 /// Groups of a train, at most.
 pub(crate) const GROUPS_MAX: usize = 64;

@@ -1,18 +1,22 @@
 //! Command line of `xroce perf`.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use xroce_control::SOCKET_DEFAULT;
 use xroce_engine::PollMode;
 use xroce_wire::path::HOP_LIMIT_DEFAULT;
 
-use super::congestion::CongestionArgs;
-use super::pace::Arrivals;
-use super::parse::{
+use crate::perf::congestion::CongestionArgs;
+use crate::perf::device::verbs::Verbs;
+use crate::perf::loopback::LoopbackArgs;
+use crate::perf::measure::pace::Arrivals;
+use crate::perf::parse::{
     Numbers, NumbersParser, Rates, RatesParser, Sizes, SizesParser, parse_mtu, parse_seconds,
     parse_warmup,
 };
-use super::plan::{self, Limit, Op, Plan, Repair, Test};
+use crate::perf::plan::{self, Limit, Op, Plan, Repair, Test};
 
 /// TCP port of the side channel unless told otherwise.
 pub(crate) const DEFAULT_PORT: u16 = 18_715;
@@ -52,6 +56,9 @@ pub(crate) enum PerfCommand {
     Client(ClientArgs),
     /// Measure what AF_XDP itself carries on a link, without any protocol.
     Raw(RawArgs),
+    /// Measure between two queue pairs of one device.
+    #[command(hide = true)]
+    Loopback(LoopbackArgs),
 }
 
 impl PerfCommand {
@@ -61,6 +68,7 @@ impl PerfCommand {
             Self::Server(args) => args.port_args.parent,
             Self::Client(args) => args.port_args.parent,
             Self::Raw(args) => args.parent,
+            Self::Loopback(args) => args.port_args.parent,
         }
     }
 }
@@ -114,19 +122,18 @@ pub(crate) struct PortArgs {
     /// Network interface (perf: or several, separated by commas)
     #[arg(long, value_name = "IF")]
     pub dev: Option<String>,
-    /// Queue of the interface (xdp)
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub queue: u32,
+    /// Queue of the interface (xdp) [default: 0]
+    #[arg(long, value_name = "N")]
+    pub queue: Option<u32>,
     /// Frames that the receive ring holds (xdp), a power of two: more absorb longer bursts, and cost
-    /// cache
-    #[arg(long, default_value_t = RING, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(64..=16_384))]
-    pub ring: u32,
-    /// Where the XDP program runs
-    #[arg(long, value_enum, default_value_t)]
-    pub xdp_mode: XdpMode,
+    /// cache [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=16_384))]
+    pub ring: Option<u32>,
+    /// Where the XDP program runs [default: auto]
+    #[arg(long, value_enum)]
+    pub xdp_mode: Option<XdpMode>,
     /// RoCE address of this side (perf: or several, separated by commas, one for each port)
-    /// [default: that of --dev, or the one the side channel uses]
+    /// [default: that of --dev or of the daemon's device, or the one the side channel uses]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub local: Vec<IpAddr>,
     /// Tag frames with this VLAN id (xdp) [default: that of --dev, if it is a VLAN interface]; the
@@ -160,6 +167,9 @@ pub(crate) struct PortArgs {
     /// End when the parent process, which has this number, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub parent: Option<i32>,
+    /// A device by its verbs instead of a port; only perf has it, from [`DaemonArgs`].
+    #[arg(skip)]
+    pub verbs: Option<Verbs>,
 }
 
 impl PortArgs {
@@ -171,6 +181,16 @@ impl PortArgs {
             Backend::Udp
         };
         self.backend.unwrap_or(fitting)
+    }
+
+    /// The queue of the interface.
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue.unwrap_or(0)
+    }
+
+    /// Frames that the receive ring holds.
+    pub(crate) fn ring(&self) -> u32 {
+        self.ring.unwrap_or(RING)
     }
 
     /// The address that was asked for.
@@ -188,6 +208,33 @@ pub(crate) struct SeveralArgs {
     /// Cores to run on, one for each port
     #[arg(long, value_name = "LIST", value_parser = NumbersParser, conflicts_with = "core")]
     pub cores: Option<Numbers>,
+}
+
+/// A device of the daemon instead of a port of this process.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DaemonArgs {
+    /// Use a device of the daemon that listens at SOCKET, instead of a port of one's own
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, default_missing_value = SOCKET_DEFAULT)]
+    pub daemon: Option<PathBuf>,
+    /// Name of the daemon's device [default: the daemon's first]
+    #[arg(long, value_name = "NAME", requires = "daemon")]
+    pub device: Option<String>,
+    /// Use the port by its verbs, moved by a thread: what the daemon's device is compared with
+    #[arg(long, hide = true, conflicts_with = "daemon")]
+    pub engine_thread: bool,
+}
+
+impl DaemonArgs {
+    /// The device that is used by its verbs, if one is.
+    pub(crate) fn verbs(&self) -> Option<Verbs> {
+        match &self.daemon {
+            Some(socket) => Some(Verbs::Daemon {
+                socket: socket.clone(),
+                device: self.device.clone(),
+            }),
+            None => self.engine_thread.then_some(Verbs::Thread),
+        }
+    }
 }
 
 /// How results are printed.
@@ -211,6 +258,8 @@ pub(crate) struct ServerArgs {
     pub port_args: PortArgs,
     #[command(flatten)]
     pub several: SeveralArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
     /// Address to listen on for clients [default: all]
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<IpAddr>,
@@ -379,6 +428,8 @@ pub(crate) struct ClientArgs {
     pub port_args: PortArgs,
     #[command(flatten)]
     pub several: SeveralArgs,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
     /// TCP port of the server [default: 18715, with --compat 18515]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
@@ -403,7 +454,7 @@ pub(crate) struct ClientArgs {
     pub seed: Option<u64>,
     /// Write the distribution of latencies to a file, as HdrHistogram's tools do
     #[arg(long, value_name = "FILE")]
-    pub histogram: Option<std::path::PathBuf>,
+    pub histogram: Option<PathBuf>,
     /// Print a line of JSON on standard error for each finished measurement
     #[arg(long, hide = true)]
     pub progress_json: bool,

@@ -7,22 +7,20 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::PathMtu;
 
-use super::args::{ClientArgs, Compat, Format};
-use super::channel::{Channel, ChannelError};
-use super::compat::{self, Job};
-use super::gate::{Gate, OtherFailed};
-use super::lane::{LaneReport, Session};
-use super::message::{Lane, one_line};
-use super::node::Node;
-use super::plan::{Plan, Test};
-use super::port::{self, Visitor};
-use super::ports::ports;
-use super::report::{Failed, Report};
-use super::show;
+use crate::perf::args::{ClientArgs, Compat, Format};
+use crate::perf::client_port::{PortReport, Session};
+use crate::perf::device::ports::ports;
+use crate::perf::device::{self, Device, User};
+use crate::perf::measure::step_barrier::{OtherFailed, StepBarrier};
+use crate::perf::peer::channel::{Channel, ChannelError};
+use crate::perf::peer::compat::{self, Job};
+use crate::perf::peer::message::{Lane, one_line};
+use crate::perf::plan::{Plan, Test};
+use crate::perf::report::show;
+use crate::perf::report::{Failed, Report};
 use crate::stop::{self, Interrupted};
 
 /// A refused or unanswered connection attempt is given up after this long, so that Ctrl-C works.
@@ -37,12 +35,12 @@ const MANY: usize = 100;
 /// # Errors
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
-    let all = ports(&args.port_args, &args.several)?;
+    let all = ports(&args.port_args, &args.several, &args.daemon)?;
     if let Some(job) = Job::new(&args.what)? {
         only_own(args, all.len())?;
-        port::check(&args.port_args)?;
+        let port = all.first().ok_or_else(|| anyhow!("no port"))?;
         let stream = connect(args)?;
-        return compat::client(&job, &args.port_args, stream, out);
+        return compat::client(&job, port, stream, out);
     }
     if args.what.rx_depth.is_some() {
         bail!("--rx-depth goes only with --compat");
@@ -53,9 +51,6 @@ pub(crate) fn run(args: &ClientArgs, out: &mut dyn Write) -> Result<()> {
         bail!("perftest has no open loop, and no columns for it: use another --format with --rate");
     }
     let shares = shares(&plan, all.len())?;
-    for port in &all {
-        port::check(port)?;
-    }
     announce(&plan);
     let result = measure(args, &all, &shares).and_then(|lanes| {
         let report = Report::of(&plan, &lanes);
@@ -144,29 +139,29 @@ fn announce(plan: &Plan) {
 /// One port after another is connected; then all measure at the same time, each in a thread.
 fn measure(
     args: &ClientArgs,
-    ports: &[super::args::PortArgs],
+    ports: &[crate::perf::args::PortArgs],
     plans: &[Plan],
-) -> Result<Vec<LaneReport>> {
-    let gate = Gate::new(ports.len() as u64);
+) -> Result<Vec<PortReport>> {
+    let barrier = StepBarrier::new(ports.len() as u64);
     let count = u32::try_from(ports.len()).unwrap_or(u32::MAX);
     let group = fastrand::u64(..);
     let mut channels = Vec::with_capacity(ports.len());
     for _ in ports {
         channels.push(Channel::new(connect(args)?, clock::now())?);
     }
-    let results: Vec<Result<LaneReport>> = std::thread::scope(|scope| {
+    let results: Vec<Result<PortReport>> = std::thread::scope(|scope| {
         let lanes = (0..).zip(ports.iter().zip(plans)).zip(channels);
         let start = |((index, (port, plan)), mut channel): ((u32, _), Channel)| {
-            let gate = &gate;
+            let barrier = &barrier;
             let lane = Lane {
                 group,
                 index,
                 count,
             };
             scope.spawn(move || {
-                let result = one_port(args, port, plan, lane, &mut channel, gate);
+                let result = one_port(args, port, plan, lane, &mut channel, barrier);
                 if result.is_err() {
-                    gate.fail();
+                    barrier.fail();
                 }
                 result
             })
@@ -182,7 +177,7 @@ fn measure(
 }
 
 /// All results, or the error that came first: others only followed from it.
-fn one_error(results: Vec<Result<LaneReport>>) -> Result<Vec<LaneReport>> {
+fn one_error(results: Vec<Result<PortReport>>) -> Result<Vec<PortReport>> {
     let several = results.len() > 1;
     let mut lanes = Vec::with_capacity(results.len());
     let mut worst: Option<(u8, anyhow::Error)> = None;
@@ -217,15 +212,15 @@ fn one_error(results: Vec<Result<LaneReport>>) -> Result<Vec<LaneReport>> {
 /// Opens a port and measures on it.
 fn one_port(
     args: &ClientArgs,
-    port: &super::args::PortArgs,
+    port: &crate::perf::args::PortArgs,
     plan: &Plan,
     lane: Lane,
     channel: &mut Channel,
-    gate: &Gate,
-) -> Result<LaneReport> {
+    barrier: &StepBarrier,
+) -> Result<PortReport> {
     let near = channel.local();
     let mut report = None;
-    port::open(
+    device::open(
         port,
         Some(near),
         Client {
@@ -233,7 +228,7 @@ fn one_port(
                 plan,
                 channel,
                 lane,
-                gate,
+                barrier,
                 mtu: args.what.mtu,
                 timeout: Duration::from_millis(args.what.timeout()),
                 poll: port.poll,
@@ -249,12 +244,12 @@ fn one_port(
 /// The rest of the work of a port, for whichever it turns out to be.
 struct Client<'a> {
     session: Session<'a>,
-    report: &'a mut Option<LaneReport>,
+    report: &'a mut Option<PortReport>,
 }
 
-impl Visitor for Client<'_> {
-    fn visit<D: Datapath>(mut self, mut node: Node<D>) -> Result<()> {
-        *self.report = Some(self.session.run(&mut node)?);
+impl User for Client<'_> {
+    fn run<D: Device>(mut self, mut device: D) -> Result<()> {
+        *self.report = Some(self.session.run(&mut device)?);
         Ok(())
     }
 }
@@ -323,12 +318,12 @@ fn print(format: Format, report: &Report, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "{text}").context("cannot write the results")
 }
 
-/// The path MTU that was asked for, in bytes, or the largest the link of `node` carries.
+/// The path MTU that was asked for, in bytes, or the largest the link of `device` carries.
 ///
 /// # Errors
 /// It does not fit the link.
-pub(super) fn own_path_mtu<D: Datapath>(node: &Node<D>, asked: Option<u32>) -> Result<PathMtu> {
-    let (link, port) = (node.link_mtu(), node.port_name());
+pub(crate) fn own_path_mtu<D: Device>(device: &D, asked: Option<u32>) -> Result<PathMtu> {
+    let (link, port) = (device.link_mtu(), device.port_name());
     let largest = PathMtu::for_link_mtu(link);
     match asked.and_then(|m| PathMtu::from_bytes(m as usize)) {
         Some(asked) if largest.is_some_and(|l| asked <= l) => Ok(asked),
@@ -338,7 +333,7 @@ pub(super) fn own_path_mtu<D: Datapath>(node: &Node<D>, asked: Option<u32>) -> R
 }
 
 /// A path MTU that a link does not carry.
-pub(super) fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Error {
+pub(crate) fn too_large(asked: PathMtu, link: usize, whose: &str, port: &str) -> anyhow::Error {
     let needs = asked.bytes() + PathMtu::OVERHEAD;
     let advice = match PathMtu::for_link_mtu(link) {
         Some(fits) => format!("use --mtu {} or raise the MTU of the link", fits.bytes()),

@@ -1,45 +1,32 @@
-//! `xroce perf`: two processes, one at each end of a path, each with an engine of its own.
+//! `xroce perf`: two processes, one at each end of a path, each with an engine of its own or attached
+//! to the daemon ([`device`]).
 //!
-//! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`message`],
-//! [`channel`]); the data goes over the port under test ([`port`], [`node`], [`flow`]). Engine and test run
-//! in one thread, as an application on a poll-mode stack does; several ports are as many engines and
-//! threads ([`lane`], [`hall`]).
+//! Queue pair numbers, PSNs, keys and addresses go over a TCP side channel ([`peer`]); the data goes over
+//! the device under test. An engine of one's own and the test run in one thread, as an application on a
+//! poll-mode stack does; several ports are as many engines and threads ([`client_port`],
+//! [`server_ports`]). The daemon moves its engine itself.
 //!
-//! [`traffic`] is the client's half of a measurement, [`answer`] the server's; the messages themselves
-//! are those of a [`side`], or of [`latency`]. [`pace`] says when messages of an open loop are due.
+//! | | |
+//! |---|---|
+//! | [`peer`] | talks to the other side |
+//! | [`device`] | what is measured, and how it is opened |
+//! | [`measure`] | posts, polls, times and compares |
+//! | [`report`] | what was found, for people and for tools |
 
-mod answer;
 pub(crate) mod args;
-pub(crate) mod channel;
 pub(crate) mod client;
-mod compat;
+pub(crate) mod client_port;
 mod congestion;
-mod failed;
-mod flow;
-pub(crate) mod gate;
-mod hall;
-pub(crate) mod lane;
-mod latency;
-pub(crate) mod message;
-mod meter;
-pub(crate) mod node;
-pub(crate) mod pace;
+pub(crate) mod device;
+mod loopback;
+pub(crate) mod measure;
 mod parse;
-mod pattern;
+pub(crate) mod peer;
 pub(crate) mod plan;
-pub(crate) mod port;
-mod ports;
-mod posting;
-mod quantiles;
 pub(crate) mod raw;
 pub(crate) mod report;
 pub(crate) mod server;
-pub(crate) mod show;
-mod side;
-mod stats;
-pub(crate) mod talk;
-mod traffic;
-mod usage;
+mod server_ports;
 
 use std::io::Write;
 
@@ -58,6 +45,7 @@ pub(crate) fn run(command: &args::PerfCommand, out: &mut dyn Write) -> Result<()
         args::PerfCommand::Server(args) => server::run(args, out),
         args::PerfCommand::Client(args) => client::run(args, out),
         args::PerfCommand::Raw(args) => raw::run(args, out),
+        args::PerfCommand::Loopback(args) => loopback::run(args, out),
     }
 }
 

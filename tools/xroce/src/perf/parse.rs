@@ -1,6 +1,6 @@
 //! Values of the command line of `xroce perf` that clap does not know.
 
-use super::plan;
+use crate::perf::plan;
 
 /// Message sizes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +96,7 @@ pub(crate) struct Numbers(pub Vec<u32>);
 pub(crate) struct NumbersParser;
 
 /// Most numbers in a list.
-const MAX_NUMBERS: u32 = super::message::MAX_PORTS;
+const MAX_NUMBERS: u32 = crate::perf::peer::message::MAX_PORTS;
 
 fn parse_numbers(text: &str) -> Result<Numbers, String> {
     let number = |t: &str| t.trim().parse::<u32>().ok();

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use xroce_proto::recovery::{AdaptiveParams, Reliability, SelectiveParams};
 
-use super::pace::Arrivals;
-use super::report::rate;
+use crate::perf::measure::pace::Arrivals;
+use crate::perf::report::rate;
 
 /// Largest message, in bytes.
 pub(crate) const MAX_SIZE: u32 = 64 << 20;

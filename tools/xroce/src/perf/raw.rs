@@ -5,8 +5,8 @@ use std::io::Write;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::args::RawArgs;
-use super::report::rate;
+use crate::perf::args::RawArgs;
+use crate::perf::report::rate;
 
 /// What one end found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub(crate) struct RawReport {
     /// All bytes of the frames, in 10^9 bits a second.
     pub gbit_per_s: f64,
     /// Round trips (ping).
-    pub latency: Option<super::quantiles::Quantiles>,
+    pub latency: Option<crate::perf::measure::quantiles::Quantiles>,
     /// Answers that did not come (ping).
     pub lost: u64,
 }
@@ -66,14 +66,14 @@ fn micros(ns: u64) -> f64 {
 /// One line that says what is wrong and what to do.
 pub(crate) fn run(args: &RawArgs, out: &mut dyn Write) -> Result<()> {
     if let Some(core) = args.core {
-        super::port::pin(core)?;
+        crate::perf::device::port::pin(core)?;
     }
     #[cfg(feature = "xdp")]
     return measure::run(args, out);
     #[cfg(not(feature = "xdp"))]
     {
         let _ = (out, RawReport::line);
-        Err(super::port::without_xdp())
+        Err(crate::perf::device::port::without_xdp())
     }
 }
 
@@ -89,11 +89,11 @@ mod measure {
     use xroce_net::xdp::raw::{MIN_FRAME, RawCount, RawEnd, RawPath};
     use xroce_wire::newtypes::Gid;
 
-    use super::super::args::{Poll, RING, RawArgs, RawRole};
-    use super::super::port::{interface_address, xdp_port};
-    use super::super::quantiles::Quantiles;
-    use super::super::report::SCHEMA;
     use super::RawReport;
+    use crate::perf::args::{Poll, RING, RawArgs, RawRole};
+    use crate::perf::device::port::{interface_address, xdp_port};
+    use crate::perf::measure::quantiles::Quantiles;
+    use crate::perf::report::SCHEMA;
     use crate::stop;
 
     /// The other end has stopped when nothing came for so long, in ns.
@@ -117,7 +117,7 @@ mod measure {
         }
     }
 
-    pub(super) fn run(args: &RawArgs, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn run(args: &RawArgs, out: &mut dyn Write) -> Result<()> {
         let interface = neigh::interface(&args.dev)?;
         let local = interface_address(&interface, None, args.to)?;
         let (dst, dst_mac) = match args.to {

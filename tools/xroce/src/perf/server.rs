@@ -6,24 +6,23 @@ use std::time::Duration as StdDuration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use xroce_engine::clock;
-use xroce_net::datapath::Datapath;
 use xroce_proto::time::Duration;
 use xroce_wire::newtypes::{Gid, PathMtu};
 
-use super::answer::{self, Start};
-use super::args::{Backend, Poll, ServerArgs};
-use super::channel::{Channel, SILENCE};
-use super::compat::{self, Job, Line};
-use super::flow::Flow;
-use super::hall::Hall;
-use super::message::{Lane, Message, check_gid, check_path_mtu, one_line};
-use super::node::Node;
-use super::pattern::Pattern;
-use super::plan::Plan;
-use super::port::{self, Visitor};
-use super::ports::ports;
-use super::talk::{Talk, listen_only, unexpected};
-use super::usage::Gauge;
+use crate::perf::args::{Backend, Poll, PortArgs, ServerArgs};
+use crate::perf::device::ports::ports;
+use crate::perf::device::verbs::VerbsDevice;
+use crate::perf::device::{self, Device, User};
+use crate::perf::measure::answer::{self, Start};
+use crate::perf::measure::flow::Flow;
+use crate::perf::measure::pattern::Pattern;
+use crate::perf::measure::usage::Gauge;
+use crate::perf::peer::channel::{Channel, SILENCE};
+use crate::perf::peer::compat::{self, Job, Line};
+use crate::perf::peer::conversation::{Conversation, listen_only, unexpected};
+use crate::perf::peer::message::{Lane, Message, check_gid, check_path_mtu, one_line};
+use crate::perf::plan::Plan;
+use crate::perf::server_ports::ServerPorts;
 use crate::stop::{self, Interrupted};
 
 /// Pause between two looks for a client.
@@ -38,22 +37,23 @@ const HELLO: Duration = Duration::from_millis(3_000);
 /// it is reported on standard error, and the next one is served.
 pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     let service = Service::new(args)?;
-    let all = ports(&args.port_args, &args.several)?;
-    for port in &all {
-        port::check(port)?;
-    }
+    let all = ports(&args.port_args, &args.several, &args.daemon)?;
+    let (first, several) = match all.as_slice() {
+        [] => bail!("no port"),
+        [first, more @ ..] => (first, !more.is_empty()),
+    };
     let listener = listen(args)?;
     // With an address known beforehand the port opens now, so that what is wrong with it shows
     // at once. Otherwise each client says by the address it connects to which one to use.
-    let known = !args.port_args.local.is_empty()
-        || args.port_args.dev.is_some()
-        || args.port_args.backend() == Backend::Xdp;
+    let known = !first.local.is_empty() || first.dev.is_some() || first.backend() == Backend::Xdp;
+    // A session with the daemon is opened for each client: the daemon may be started anew meanwhile.
+    let known = known && first.verbs.is_none();
     match service {
-        Service::Own if known => Hall::open(&all, |hall| {
-            announce(&listener, &hall.names.join("; "), out)?;
-            receive(args, hall, &listener)
+        Service::Own if known => ServerPorts::open(&all, |ports| {
+            announce(&listener, &ports.names.join("; "), out)?;
+            receive(args, ports, &listener)
         }),
-        Service::Compat(_) if all.len() > 1 => {
+        Service::Compat(_) if several => {
             bail!("--compat: the peer has one port: give one interface, queue or address")
         }
         Service::Compat(_) if known => {
@@ -63,13 +63,21 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
                 listener: &listener,
                 out,
             };
-            port::open(&args.port_args, None, server)
+            device::open(first, None, server)
         }
         Service::Own | Service::Compat(_) => {
-            announce(&listener, "UDP socket, opened for each client", out)?;
+            let name = match &first.verbs {
+                None => "UDP socket, opened for each client".to_owned(),
+                // Opened once beforehand, so that what is wrong shows at once.
+                Some(_) => {
+                    let device = VerbsDevice::open(first, None)?;
+                    format!("{}, opened for each client", device.port_name())
+                }
+            };
+            announce(&listener, &name, out)?;
             loop {
                 let stream = accept(&listener)?;
-                let outcome = serve_address(args, &service, stream, out);
+                let outcome = serve_address(first, &service, stream, out);
                 if finish(args, outcome)? {
                     return Ok(());
                 }
@@ -78,16 +86,16 @@ pub(crate) fn run(args: &ServerArgs, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Serves clients on the ports of the hall, one after another.
-fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()> {
-    let count = u32::try_from(hall.names.len()).unwrap_or(u32::MAX);
+/// Serves clients on the ports of the server, one after another.
+fn receive(args: &ServerArgs, ports: &ServerPorts, listener: &TcpListener) -> Result<()> {
+    let count = u32::try_from(ports.names.len()).unwrap_or(u32::MAX);
     loop {
         let stream = accept(listener)?;
         let mut channel = Channel::new(stream, clock::now())?;
         let peer = channel.peer();
         let outcome = match hear(&mut channel, count) {
             Ok(greeting) => gather(listener, count, (channel, greeting))
-                .and_then(|conversations| hall.serve(conversations)),
+                .and_then(|conversations| ports.serve(conversations)),
             Err(e) => Err(e),
         };
         if finish(args, outcome.with_context(|| format!("client {peer}")))? {
@@ -97,8 +105,8 @@ fn receive(args: &ServerArgs, hall: &Hall, listener: &TcpListener) -> Result<()>
 }
 
 /// The other conversations of a client, if it has several ports, all in the order of its ports.
-fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec<Conversation>> {
-    let mut places: Vec<Option<Conversation>> = (0..first.1.lane.count).map(|_| None).collect();
+fn gather(listener: &TcpListener, ports: u32, first: Introduced) -> Result<Vec<Introduced>> {
+    let mut places: Vec<Option<Introduced>> = (0..first.1.lane.count).map(|_| None).collect();
     let result = fill(listener, ports, first, &mut places);
     let mut all = places.into_iter().flatten();
     if let Err(e) = result {
@@ -114,8 +122,8 @@ fn gather(listener: &TcpListener, ports: u32, first: Conversation) -> Result<Vec
 fn fill(
     listener: &TcpListener,
     ports: u32,
-    first: Conversation,
-    places: &mut [Option<Conversation>],
+    first: Introduced,
+    places: &mut [Option<Introduced>],
 ) -> Result<()> {
     let lane = first.1.lane;
     let mut missing = lane.count;
@@ -144,7 +152,7 @@ fn fill(
 }
 
 /// The next conversation if it is of the same client; another client is sent away.
-fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Conversation>> {
+fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Introduced>> {
     let Some(stream) = knock(listener)? else {
         std::thread::sleep(NAP);
         return Ok(None);
@@ -169,9 +177,9 @@ fn another(listener: &TcpListener, ports: u32, lane: Lane) -> Result<Option<Conv
     Ok(None)
 }
 
-/// Serves one client on a port of its own.
+/// Serves one client on a port, or a session with the daemon, of its own.
 fn serve_address(
-    args: &ServerArgs,
+    port: &PortArgs,
     service: &Service,
     stream: TcpStream,
     out: &mut dyn Write,
@@ -179,11 +187,11 @@ fn serve_address(
     let mut client = service.welcome(stream)?;
     let (local, peer) = (client.local(), client.peer());
     let one = OneClient {
-        poll: args.port_args.poll,
+        poll: port.poll,
         client: &mut client,
         out,
     };
-    let result = port::open(&args.port_args, Some(local), one);
+    let result = device::open(port, Some(local), one);
     let result = result.with_context(|| format!("client {peer}"));
     if let Err(e) = &result {
         client.abort(&format!("{:#}", e.root_cause()));
@@ -197,9 +205,9 @@ struct OneClient<'a, 's> {
     out: &'a mut dyn Write,
 }
 
-impl Visitor for OneClient<'_, '_> {
-    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
-        self.client.serve(self.poll, &mut node, self.out)
+impl User for OneClient<'_, '_> {
+    fn run<D: Device>(self, mut device: D) -> Result<()> {
+        self.client.serve(self.poll, &mut device, self.out)
     }
 }
 
@@ -258,15 +266,10 @@ impl ClientOf<'_> {
         }
     }
 
-    fn serve<D: Datapath>(
-        &mut self,
-        poll: Poll,
-        node: &mut Node<D>,
-        out: &mut dyn Write,
-    ) -> Result<()> {
+    fn serve<D: Device>(&mut self, poll: Poll, device: &mut D, out: &mut dyn Write) -> Result<()> {
         match self {
-            Self::Own(channel) => serve(poll, node, channel),
-            Self::Compat(job, line) => compat::serve(job, poll, node, line, out),
+            Self::Own(channel) => serve(poll, device, channel),
+            Self::Compat(job, line) => compat::serve(job, poll, device, line, out),
         }
     }
 }
@@ -279,15 +282,15 @@ struct Server<'a> {
     out: &'a mut dyn Write,
 }
 
-impl Visitor for Server<'_> {
-    fn visit<D: Datapath>(self, mut node: Node<D>) -> Result<()> {
-        let name = format!("{} as {}", node.port_name(), node.local());
+impl User for Server<'_> {
+    fn run<D: Device>(self, mut device: D) -> Result<()> {
+        let name = format!("{} as {}", device.port_name(), device.local());
         announce(self.listener, &name, self.out)?;
         loop {
             let stream = accept(self.listener)?;
             let mut client = self.service.welcome(stream)?;
             let outcome = client
-                .serve(self.args.port_args.poll, &mut node, self.out)
+                .serve(self.args.port_args.poll, &mut device, self.out)
                 .with_context(|| format!("client {}", client.peer()));
             if finish(self.args, outcome)? {
                 return Ok(());
@@ -393,13 +396,9 @@ fn knock(listener: &TcpListener) -> Result<Option<TcpStream>> {
 ///
 /// # Errors
 /// The conversation, the port or the queue pairs failed; the client was told.
-pub(crate) fn serve<D: Datapath>(
-    poll: Poll,
-    node: &mut Node<D>,
-    channel: &mut Channel,
-) -> Result<()> {
+pub(crate) fn serve<D: Device>(poll: Poll, device: &mut D, channel: &mut Channel) -> Result<()> {
     let greeting = hear(channel, 1)?;
-    let result = converse_with(greeting, poll, node, channel);
+    let result = converse_with(greeting, poll, device, channel);
     if let Err(e) = &result {
         channel.abort(&format!("{e:#}"), clock::now());
     }
@@ -407,7 +406,7 @@ pub(crate) fn serve<D: Datapath>(
 }
 
 /// A client, or one of its ports, that has said what it wants.
-pub(crate) type Conversation = (Channel, Greeting);
+pub(crate) type Introduced = (Channel, Greeting);
 
 /// The first word of a client, checked.
 pub(crate) struct Greeting {
@@ -439,29 +438,29 @@ fn hear(channel: &mut Channel, ports: u32) -> Result<Greeting> {
 ///
 /// # Errors
 /// The conversation, the port or the queue pairs failed; the client is yet to be told.
-pub(crate) fn converse_with<D: Datapath>(
+pub(crate) fn converse_with<D: Device>(
     greeting: Greeting,
     poll: Poll,
-    node: &mut Node<D>,
+    device: &mut D,
     channel: &mut Channel,
 ) -> Result<()> {
     let Greeting { plan, gid, .. } = greeting;
-    let peer = agree(node, channel, gid)?;
+    let peer = agree(device, channel, gid)?;
     let (path_mtu, memory) = match listen_only(channel, SILENCE)? {
         Message::Connect { path_mtu, memory } => (check_path_mtu(path_mtu)?, memory),
         other => return Err(unexpected(&other, "connect")),
     };
-    if PathMtu::for_link_mtu(node.link_mtu()).is_none_or(|largest| path_mtu > largest) {
+    if PathMtu::for_link_mtu(device.link_mtu()).is_none_or(|largest| path_mtu > largest) {
         bail!(
             "path MTU {} does not fit this side's link",
             path_mtu.bytes()
         );
     }
-    let path = node.path(peer)?;
-    let mut flow = Flow::new(node, &plan, poll)?;
+    let path = device.path(peer)?;
+    let mut flow = Flow::new(device, &plan, poll)?;
     let own = flow.memory();
     flow.set_remote(memory.check(own.len)?, path_mtu, path);
-    let mut talk = Talk::new(flow, channel);
+    let mut talk = Conversation::new(flow, channel);
     talk.say(&Message::Connected { memory: own })?;
     let pattern = Pattern::new(plan.sizes.iter().copied().max().unwrap_or(0));
     let mut gauge = Gauge::new();
@@ -494,12 +493,12 @@ pub(crate) fn converse_with<D: Datapath>(
 }
 
 /// Says that this side will do it. Returns where the client is.
-fn agree<D: Datapath>(node: &Node<D>, channel: &mut Channel, gid: IpAddr) -> Result<Gid> {
-    let peer = check_gid(gid, node.local())?;
+fn agree<D: Device>(device: &D, channel: &mut Channel, gid: IpAddr) -> Result<Gid> {
+    let peer = check_gid(gid, device.local())?;
     let accept = Message::Accept {
-        gid: node.local(),
-        link_mtu: u32::try_from(node.link_mtu()).unwrap_or(u32::MAX),
-        port: node.port_name().to_owned(),
+        gid: device.local(),
+        link_mtu: u32::try_from(device.link_mtu()).unwrap_or(u32::MAX),
+        port: device.port_name().to_owned(),
     };
     channel.send(&accept, clock::now())?;
     Ok(peer)
