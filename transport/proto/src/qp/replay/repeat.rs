@@ -10,9 +10,6 @@ use crate::memory::Grant;
 /// their requests had got lost.
 pub(super) const REPEATS_MAX: usize = 64;
 
-/// Before the latest part of a READ a requester waits for this many others at most.
-const PARTS_AHEAD: u32 = 2;
-
 /// What a duplicate READ has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Repetition {
@@ -24,15 +21,13 @@ pub(in super::super) enum Repetition {
     Part,
 }
 
-/// In which order a requester asks, as far as it tells what it has done with.
+/// What a requester has done with, as far as what it asks for tells.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AskedOrder {
     /// The PSN with which the latest READ, or repetition of one, began.
     latest: Option<Psn>,
     /// The requester has everything before this PSN.
     done_before: Option<Psn>,
-    /// Responses in the latest part.
-    part: u32,
 }
 
 impl AskedOrder {
@@ -41,36 +36,20 @@ impl AskedOrder {
         self.latest = Some(psn);
     }
 
-    /// A READ is asked for again from `psn` on. `false` if that is a late copy.
-    fn notes(&mut self, psn: Psn, extent: Extent) -> bool {
+    /// A READ is asked for again from `psn` on, which is in the middle of it or not. `false` if that
+    /// is a late copy.
+    fn notes(&mut self, psn: Psn, in_the_middle: bool) -> bool {
         if self.done_before.is_some_and(|done| psn.is_before(done)) {
             return false;
         }
-        if let Extent::Part(psns) = extent {
-            self.part = psns;
-        }
+        // It waits for a PSN in the middle of a READ, and for one that it goes back to.
         let goes_back = self.latest.is_some_and(|latest| psn.is_before(latest));
-        let known = match extent {
-            // It goes back to what it waits for.
-            _ if goes_back => Some(psn),
-            Extent::Part(_) | Extent::Rest => Some(psn.sub(PARTS_AHEAD * self.part)),
-            Extent::All => None,
-        };
-        let is_news = |known: &Psn| self.done_before.is_none_or(|done| done.is_before(*known));
-        self.done_before = known.filter(is_news).or(self.done_before);
+        if in_the_middle || goes_back {
+            self.done_before = Some(psn);
+        }
         self.latest = Some(psn);
         true
     }
-}
-
-/// How much of a READ is asked for again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Extent {
-    /// So many responses.
-    Part(u32),
-    /// From a response in the middle to the end.
-    Rest,
-    All,
 }
 
 /// The range for which a duplicate READ asks.
@@ -95,16 +74,6 @@ impl ReadJob {
             && (asked.len != 0 || self.len == 0);
         is_covered.then_some(index)
     }
-
-    fn extent(&self, start: u32, end: u32) -> Extent {
-        if end != self.psns {
-            Extent::Part(end - start)
-        } else if start == 0 {
-            Extent::All
-        } else {
-            Extent::Rest
-        }
-    }
 }
 
 impl Replay {
@@ -128,14 +97,7 @@ impl Replay {
         };
         let psns = mtu.packets(asked.len);
         let end_byte = (index << mtu.shift()) + asked.len;
-        if job.is_pending() && index == job.end && self.repeats.capacity() == 0 {
-            // The part behind the one that is being answered.
-            (job.end, job.end_byte) = (index + psns, end_byte);
-            let extent = job.extent(index, job.end);
-            self.asked.get_or_insert_default().notes(asked.psn, extent);
-            return Repetition::Part;
-        }
-        if index > job.sent && job.is_pending() {
+        if index > job.sent {
             // It comes by itself, and who asks for it cannot know that.
             return Repetition::Dropped;
         }
@@ -186,14 +148,14 @@ impl Replay {
 
     /// What a requester asks for that goes back, from `psn` on, in place of what was answered.
     fn go_back(&mut self, slot: Option<usize>, psn: Psn, mut again: ReadJob) -> Repetition {
-        let extent = again.extent(again.start, again.end);
-        let repetition = if !self.asked.get_or_insert_default().notes(psn, extent) {
-            if !again.is_answered() {
-                // What was never sent is owed.
-                (again.end, again.end_byte) = (again.psns, again.len);
-            }
-            Repetition::Whole
-        } else if matches!(extent, Extent::Part(_)) {
+        let is_part = again.end != again.psns;
+        let order = self.asked.get_or_insert_default();
+        let is_copy = !order.notes(psn, again.start != 0);
+        if is_copy && !again.is_answered() {
+            // What was never sent is owed.
+            (again.end, again.end_byte) = (again.psns, again.len);
+        }
+        let repetition = if is_part && !is_copy {
             self.pause_behind(psn);
             Repetition::Part
         } else {

@@ -172,33 +172,12 @@ fn case_114_a_part_asked_for_again_is_all_that_is_answered() {
 
 /// Rule S9.
 #[test]
-fn case_114_parts_that_follow_each_other_are_answered_without_a_gap() {
-    let mut t = half_answered();
-    t.rx(part(0, 2));
-    t.tx_frame().unwrap();
-    t.rx(part(2, 1));
-    t.expect(&[
-        "RDMA READ Response Middle 101 [1024]",
-        "RDMA READ Response Last 102 syn=1f msn=1 [1024]",
-    ]);
-    // The part behind was never sent; nothing before it is being answered.
-    t.rx(part(3, 1));
-    t.expect(&["RDMA READ Response Only 103 syn=1f msn=1 [1024]"]);
-    // It goes back to one of the parts that were under way.
-    t.rx(part(2, 1));
-    t.expect(&["RDMA READ Response Only 102 syn=1f msn=1 [1024]"]);
-}
-
-/// Rule S9.
-#[test]
 fn case_114_a_late_copy_of_a_part_does_not_cut_the_rest_short() {
     let mut t = half_answered();
-    for index in 0..3 {
-        t.rx(part(index, 1));
-        t.tx_frame().unwrap();
-    }
-    t.rx(part(3, 1));
-    t.rx(part(0, 1));
+    t.rx(part(1, 1));
+    t.tx_frame().unwrap();
+    t.rx(part(2, 2));
+    t.rx(part(1, 1));
     let said = t.tx();
     assert_eq!(
         said.last().unwrap(),
