@@ -112,7 +112,9 @@ impl Qp {
         self.cold.next_wait = self.wait_after(row);
         self.cold.repairing = false;
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();
-        if !is_timeout || outstanding >= 1 << self.tx.burst_shift {
+        let burst = 1 << self.tx.burst_shift;
+        let is_last_often_lost = outstanding == burst && self.cold.recovery.is_end_lost_in_step();
+        if !is_timeout || outstanding > burst || is_last_often_lost {
             self.expect_repair();
         }
     }

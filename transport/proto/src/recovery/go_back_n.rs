@@ -165,6 +165,10 @@ impl GoBackN {
         (self.again, self.at_loss) = (una, true);
     }
 
+    pub(super) const fn is_end_lost_in_step(&self) -> bool {
+        !self.forgets_soon
+    }
+
     pub(super) fn has_answer_beyond(&self, psn: Psn) -> bool {
         self.answer_beyond == Some(psn)
     }

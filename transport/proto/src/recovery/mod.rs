@@ -93,6 +93,12 @@ impl LossRecovery {
         }
     }
 
+    /// Whether the last packets of windows got lost more often than by chance.
+    #[must_use]
+    pub fn is_end_lost_in_step(&self) -> bool {
+        self.go_back_n().is_some_and(GoBackN::is_end_lost_in_step)
+    }
+
     /// Whether a response from beyond `psn` has told that the one at `psn` got lost.
     #[must_use]
     pub fn has_answer_beyond(&self, psn: Psn) -> bool {
