@@ -110,7 +110,9 @@ impl Gate {
         fds: &[BorrowedFd<'_>],
     ) -> Result<(R, Vec<OwnedFd>), VerbsError> {
         self.check_alive()?;
-        let turn = self.turn();
+        // Held until the end of the daemon is noted: what it said is read once, and whoever comes
+        // next finds a socket that is closed.
+        let _turn = self.turn();
         let sent = socket::send(&self.socket, Kind::Request, request, fds);
         let answered = match sent {
             // Too long for a message: nothing was sent.
@@ -121,7 +123,6 @@ impl Gate {
             Err(MessageError::Closed) | Ok(()) => socket::receive(&self.socket, RecvFlags::empty()),
             Err(error) => Err(error),
         };
-        drop(turn);
         match answered {
             Ok(message) => self.judge(message),
             Err(MessageError::Closed) => Err(self.lose(GONE.to_owned())),
@@ -141,9 +142,13 @@ impl Gate {
         }
     }
 
-    /// The daemon hung up: what it said before, if anything.
-    fn last_words(&self) -> String {
+    /// The daemon hung up: notes what it said before, if anything.
+    fn note_end(&self) {
         let _turn = self.turn();
+        let _ = self.lose(self.last_words());
+    }
+
+    fn last_words(&self) -> String {
         while let Ok(message) = socket::receive(&self.socket, RecvFlags::DONTWAIT) {
             if message.kind == Kind::Farewell
                 && let Ok(farewell) = message.body::<Farewell>()
@@ -171,8 +176,7 @@ impl Gate {
             let [socket, _] = fds;
             let hung_up = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
             if socket.revents().intersects(hung_up) {
-                let reason = self.last_words();
-                let _ = self.lose(reason);
+                self.note_end();
                 return;
             }
         }
@@ -192,4 +196,36 @@ pub(super) fn start_watch(gate: &Arc<Gate>) -> Result<JoinHandle<()>, VerbsError
     let thread = Builder::new().name("xroce-watch".to_owned());
     let started = thread.spawn(move || gate.watch());
     started.map_err(VerbsError::system("starting a thread"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn whoever_notices_the_end_first_knows_why() {
+        for _ in 0..200 {
+            let flags = SocketFlags::CLOEXEC;
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+            let gate = Arc::new(Gate::new(ours).unwrap());
+            let watch = start_watch(&gate).unwrap();
+            let callers = [(); 2].map(|()| {
+                let gate = Arc::clone(&gate);
+                std::thread::spawn(move || gate.call::<bool>(&Request::Up).unwrap_err())
+            });
+            let text = "maintenance".to_owned();
+            socket::send(&theirs, Kind::Farewell, &Farewell { text }, &[]).unwrap();
+            drop(theirs);
+            for caller in callers {
+                let error = caller.join().unwrap().to_string();
+                assert!(error.contains("maintenance"), "{error}");
+            }
+            watch.join().unwrap();
+        }
+    }
 }
