@@ -28,7 +28,7 @@ use crate::stop;
 const DEPTH: u32 = 256;
 /// Bytes of a message.
 const SIZE: u32 = 64;
-/// One message in so many completes at its sender (latency), so that its queue does not fill.
+/// In the latency test every 64th message completes at its sender, so that the send queue does not fill.
 const SIGNALED: u64 = 64;
 
 /// `xroce perf loopback`.

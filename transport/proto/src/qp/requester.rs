@@ -112,8 +112,7 @@ impl Qp {
         self.cc.window_psns().min(1 << self.tx.burst_shift)
     }
 
-    /// PSNs that would be in flight without a limit to bursts: the window, or the responses of a
-    /// READ, of which there may be more.
+    /// PSNs that would be in flight without a limit to bursts: a window of them. A long READ has more.
     #[inline(always)]
     pub(super) fn unlimited_psns(&self) -> u32 {
         let outstanding = self.tx.una_psn.distance_to(self.tx.max_psn).unsigned_abs();

@@ -1,7 +1,7 @@
 //! Responder: requests to memory operations and debts (S1 to S16).
 //!
 //! [`Qp::step`] is the order of checks of the specification, one function each; a refusal is one
-//! of the three kinds of [`Reject`]. Nothing is sent here: `debt.rs` says what is owed, and pays.
+//! of the kinds of [`Reject`]. Nothing is sent here: `debt.rs` says what is owed, and pays.
 
 use xroce_wire::newtypes::Psn;
 use xroce_wire::opcode::{OpcodeInfo, Operation, Position};

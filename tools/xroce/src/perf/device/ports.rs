@@ -16,7 +16,7 @@ use crate::perf::peer::message::MAX_PORTS;
 /// one port.
 ///
 /// # Errors
-/// The lists do not fit together, an option is of no use here, or there is no such interface.
+/// The lists differ in length, an option does not go with the backend, or the interface does not exist.
 pub(crate) fn ports(
     args: &PortArgs,
     several: &SeveralArgs,

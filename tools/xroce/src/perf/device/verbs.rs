@@ -33,10 +33,9 @@ use crate::perf::device::node::REAP;
 use crate::perf::device::port;
 use crate::perf::report::failed::QpFailed;
 
-/// Without work for so long, an adaptive process offers its core to others in every turn; as an
-/// engine does.
+/// Time without work after which an adaptive process yields its core in every turn, as an engine does.
 const SPIN: Duration = Duration::from_micros(5);
-/// Without work for so long, it sleeps until a completion comes.
+/// Time without work after which it sleeps until a completion comes.
 const AWAKE: Duration = Duration::from_micros(1_000);
 /// Longest sleep: a WRITE of the peer wakes nobody here, nor does the side channel.
 const SLEEP_MAX: StdDuration = StdDuration::from_micros(500);

@@ -36,7 +36,7 @@ impl AskedOrder {
         self.latest = Some(psn);
     }
 
-    /// A READ is asked for again from `psn` on, which is in the middle of it or not. `false` if that
+    /// A READ is asked for again from `psn` on; `in_the_middle`: not from its start. `false` if that
     /// is a late copy.
     fn notes(&mut self, psn: Psn, in_the_middle: bool) -> bool {
         if self.done_before.is_some_and(|done| psn.is_before(done)) {
@@ -88,8 +88,10 @@ impl Replay {
         mtu: PathMtu,
         recheck: impl FnOnce(&ReadJob) -> Option<Grant>,
     ) -> Repetition {
-        let slot = self.newest_with(asked.psn);
-        let Some(job) = slot.and_then(|slot| self.jobs[slot].as_mut()) else {
+        let Some(slot) = self.newest_with(asked.psn) else {
+            return Repetition::Dropped;
+        };
+        let Some(job) = &mut self.jobs[slot] else {
             return Repetition::Dropped;
         };
         let Some(index) = job.index_of(asked, mtu) else {
@@ -120,17 +122,14 @@ impl Replay {
             ..*job
         };
         if self.repeats.capacity() != 0 {
-            return self.keep_apart(again, mtu);
+            return self.keep_apart(slot, again, mtu);
         }
         self.go_back(slot, asked.psn, again)
     }
 
     /// A part for a selective requester, besides what is being answered.
-    fn keep_apart(&mut self, mut again: ReadJob, mtu: PathMtu) -> Repetition {
-        let job = self
-            .newest_with(again.first_psn)
-            .and_then(|slot| self.jobs[slot]);
-        if let Some(job) = job.filter(|job| job.is_pending() && again.end > job.next) {
+    fn keep_apart(&mut self, slot: usize, mut again: ReadJob, mtu: PathMtu) -> Repetition {
+        if let Some(job) = self.jobs[slot].filter(|job| job.is_pending() && again.end > job.next) {
             // The rest comes anyway, and must: a new request takes over this entry when it has
             // been answered.
             again.end = job.next.max(again.start);
@@ -146,8 +145,8 @@ impl Replay {
         Repetition::Whole
     }
 
-    /// What a requester asks for that goes back, from `psn` on, in place of what was answered.
-    fn go_back(&mut self, slot: Option<usize>, psn: Psn, mut again: ReadJob) -> Repetition {
+    /// A requester went back and asks from `psn` on: this is answered from now on.
+    fn go_back(&mut self, slot: usize, psn: Psn, mut again: ReadJob) -> Repetition {
         let is_part = again.end != again.psns;
         let order = self.asked.get_or_insert_default();
         let is_copy = !order.notes(psn, again.start != 0);
@@ -161,9 +160,7 @@ impl Replay {
         } else {
             Repetition::Whole
         };
-        if let Some(slot) = slot {
-            self.jobs[slot] = Some(again);
-        }
+        self.jobs[slot] = Some(again);
         self.count_pending();
         repetition
     }
